@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpubalance.guide.chapters import names
+from gpubalance.guide import names
 from scripts.site.pages import SiteError, groups, navigation, page, places, write_pages
 from tests.cli.program import ROOT
 from tests.guide.documents import read

@@ -20,7 +20,7 @@ _MOST_NAMED = 5  # chapters, in an error
 
 
 def _complete() -> list[tuple[str, str]]:
-    from gpubalance.guide.chapters import read_chapters
+    from gpubalance.guide import read_chapters
 
     return [(chapter.name, chapter.title) for chapter in read_chapters()]
 
@@ -48,7 +48,7 @@ def guide(
     Example: gpubalance guide train
     """
     from gpubalance.cli.output import say
-    from gpubalance.guide.chapters import names, read_chapter
+    from gpubalance.guide import names, read_chapter
 
     if search is not None:
         if chapter is not None:
@@ -71,7 +71,7 @@ def guide(
 
 def _meant(word: str) -> str:
     """The chapter of a similar name and those that have the word, else that there is a list."""
-    from gpubalance.guide.chapters import names
+    from gpubalance.guide import names
 
     lines = []
     near = difflib.get_close_matches(word.lower(), names(), n=1)
@@ -104,7 +104,7 @@ def _found(word: str) -> str:
 
 def _chapters_with(word: str) -> list[tuple[str, str, list[str]]]:
     """Name, summary and places of the chapters that have the word, the one with most first."""
-    from gpubalance.guide.chapters import passages, read_chapters
+    from gpubalance.guide import passages, read_chapters
 
     having = []
     for chapter in read_chapters():
@@ -115,7 +115,7 @@ def _chapters_with(word: str) -> list[tuple[str, str, list[str]]]:
 
 
 def _list() -> str:
-    from gpubalance.guide.chapters import read_chapters
+    from gpubalance.guide import read_chapters
 
     chapters = read_chapters()
     width = max(len(chapter.name) for chapter in chapters)

@@ -14,7 +14,7 @@ import typer
 from gpubalance.cli.options import Devices, DryStart
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
-from gpubalance.settings.launching import Launching
+from gpubalance.settings.requests import Launching
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan

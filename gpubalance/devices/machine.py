@@ -1,19 +1,23 @@
-"""The devices that a command works on, and what else on the machine may change their figures."""
+"""The devices that a command works on, and the machine and software around them."""
 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import psutil
+
+from gpubalance._version import __version__
 from gpubalance.devices.nvml import Gpu, GpuProcess, Reading, read, without
 from gpubalance.devices.profile import IN_A_SCRIPT, OPTION, simulated_devices
 from gpubalance.devices.select import select
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known_error, match
-from gpubalance.results.common import Warning_
+from gpubalance.results.common import Environment, Warning_
 from gpubalance.results.warnings import warning
 from gpubalance.settings.cluster import tf_config_of
 from gpubalance.settings.device import Device, JointProfile, hosts_of
@@ -287,3 +291,40 @@ def _cluster_ignored() -> Iterator[Warning_]:
     config = tf_config_of(os.environ)
     if config is not None:
         yield warning("tf-config-ignored", count=sum(map(len, config.cluster.values())))
+
+
+def environment(driver: str | None) -> Environment:
+    """The environment of a measurement: its workers have the software that is beside this program.
+
+    Records an allow-list of facts: no host name, user, paths or environment variables.
+    """
+    versions = software()
+    return Environment(
+        gpubalance=__version__,
+        python=platform.python_version(),
+        platform=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu_name(),
+        cpu_count=psutil.cpu_count() or 1,
+        tensorflow=versions.tensorflow or "",
+        keras=versions.keras or "",
+        cuda=versions.cuda,
+        cudnn=versions.cudnn,
+        driver=driver,
+    )
+
+
+def environment_here(driver: str | None) -> Environment | None:
+    """The same; None if TensorFlow's or Keras' version is unknown."""
+    here = environment(driver)
+    return here if here.tensorflow and here.keras else None
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    for line in lines:
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return ""

@@ -14,11 +14,10 @@ import psutil
 import tensorflow as tf
 
 from gpubalance.engine import data, gpus, runtime, sum_times
-from gpubalance.engine.built_model import BuiltModel
+from gpubalance.engine.built_model import BuiltModel, Supply
 from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.replicas import DeviceTime, replicas_on
 from gpubalance.engine.step.points import stamped_times
-from gpubalance.engine.supply import Supply
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.timing import Prefetched, Timing
 from gpubalance.settings.batch_split import BatchSplit

@@ -5,10 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpubalance.devices.hosts import are_reached
-from gpubalance.devices.machine import Machine, find_machine, machine_of, read_gpus
+from gpubalance.devices.machine import (
+    Machine,
+    environment_here,
+    find_machine,
+    machine_of,
+    read_gpus,
+)
 from gpubalance.devices.nvml import Reading
 from gpubalance.errors import EnvironmentFault, UsageError
-from gpubalance.jobs.environment import environment_here
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.results.common import Environment
 from gpubalance.settings.device import Device, Host, JointProfile, hosts_of

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
+from gpubalance.devices.machine import environment
 from gpubalance.errors import (
     BadInput,
     GpubalanceError,
@@ -15,7 +16,6 @@ from gpubalance.errors import (
     TimeLimitPassed,
 )
 from gpubalance.jobs.endings import attach_partial, one_error
-from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import KeptRules, best_joint_run

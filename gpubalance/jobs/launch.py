@@ -24,7 +24,7 @@ from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, hosts_of
-from gpubalance.settings.launching import LaunchedSplit, Launching, TrainingProgress
+from gpubalance.settings.requests import LaunchedSplit, Launching, TrainingProgress
 from gpubalance.system.deadlines import signals_held
 from gpubalance.workers.agent import GRACE_S
 from gpubalance.workers.failures import ending

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gpubalance.devices.profile import load_profile, shipped_profiles
-from gpubalance.guide.chapters import names, read_chapter
+from gpubalance.guide import names, read_chapter
 from gpubalance.jobs.keep.saved import find_device, kept_probes
 from gpubalance.remedies import known_errors
 from gpubalance.results.plan import Plan

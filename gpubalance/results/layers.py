@@ -8,7 +8,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
-from gpubalance.planning.pipeline.timeline import Pass, Task
+from gpubalance.planning.pipeline.problem import Pass, Task
 from gpubalance.results.common import (
     Count,
     Environment,

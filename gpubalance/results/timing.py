@@ -8,7 +8,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gpubalance.planning.pipeline.timeline import Timeline
+from gpubalance.planning.pipeline.problem import Timeline
 from gpubalance.results.common import Exact, Whole
 from gpubalance.settings.record import Record, Seconds, Shown
 

@@ -25,8 +25,7 @@ from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.system.state import write_whole
-from gpubalance.training.change_cost import ChangeCost, StepsLeft
-from gpubalance.training.device_split import DeviceSplit
+from gpubalance.training.device_split import ChangeCost, DeviceSplit, StepsLeft
 from gpubalance.training.processes import Processes
 from gpubalance.training.step_warnings import (
     change_text,

@@ -16,7 +16,7 @@ import keras
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.runtime import gather_over
 from gpubalance.errors import BadInput
-from gpubalance.settings.launching import TrainingProgress
+from gpubalance.settings.requests import TrainingProgress
 from gpubalance.training.data import UNKNOWN_SIZE
 from gpubalance.workers.lines import REPORTS
 

@@ -20,7 +20,7 @@ from gpubalance.settings.batch_split import BatchSplit, shares_of
 from gpubalance.settings.choices import AllReduce, Gradients, Precision
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import Device, JointProfile, hosts_of
-from gpubalance.settings.launching import launched_split
+from gpubalance.settings.requests import launched_split
 from gpubalance.settings.settings import AS_USUAL, Summing
 from gpubalance.training.device_split import (
     DeviceSplit,

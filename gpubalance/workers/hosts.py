@@ -20,8 +20,8 @@ from gpubalance.errors import DeadlinePassed, EnvironmentFault, GpubalanceError
 from gpubalance.programs import REACHING
 from gpubalance.settings.cluster import Address, Cluster, tf_config
 from gpubalance.settings.device import Device, Host, hosts_of
-from gpubalance.settings.launching import LaunchedSplit, TrainingProgress
 from gpubalance.settings.record import Record
+from gpubalance.settings.requests import LaunchedSplit, TrainingProgress
 from gpubalance.text import clean
 from gpubalance.workers.process import Ended, FromScript, Process
 

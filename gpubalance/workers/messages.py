@@ -27,8 +27,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import Field
 
-from gpubalance.planning.pipeline.problem import Graph, Segment
-from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.planning.pipeline.problem import Graph, Segment, Task
 from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.results.common import LocalLayers, Model
 from gpubalance.results.timing import BlockTimed, Prefetched, Remedy, Timing

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpubalance.guide.chapters import names
+from gpubalance.guide import names
 from tests.cli.program import PROGRAM, broken, gpubalance, here, start
 from tests.cli.terminal import command_in_terminal
 from tests.support.cases import cases

@@ -180,7 +180,7 @@ def test_a_script_that_prints_without_end_holds_up_no_other(tmp_path: Path) -> N
 LOSES = """
 import json, os, signal, sys, time
 from pathlib import Path
-from gpubalance.settings.launching import launched_split
+from gpubalance.settings.requests import launched_split
 from gpubalance.training.processes import reports
 
 plan, how, down = sys.argv[1:]

@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from gpubalance.planning.pipeline.problem import Segment, links_between
+from gpubalance.planning.pipeline.problem import Segment, Task, links_between
 from gpubalance.planning.pipeline.schedule import depths_of, tasks_of
-from gpubalance.planning.pipeline.timeline import Task
 from tests.support.late import keras, tf
 from tests.training.cases import largest
 

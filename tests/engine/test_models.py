@@ -101,9 +101,9 @@ def test_a_model_of_a_file_of_floatx_float64_is_measured_in_it(file: Path) -> No
 
 
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
+    from gpubalance.engine.built_model import count_step
     from gpubalance.engine.data import Samples
     from gpubalance.engine.labels import compile_for
-    from gpubalance.engine.step.counted import count_step
 
     probe = build("probe")
     small = build("small")
@@ -124,7 +124,7 @@ def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
 
 def test_what_a_step_of_attention_computes_is_counted() -> None:
     """What a step of attention computes is counted and of a recurrent layer nothing is told."""
-    from gpubalance.engine.step.counted import count_step
+    from gpubalance.engine.built_model import count_step
 
     def counted(inner: Any) -> float | None:
         inputs = keras.Input((50, 32))

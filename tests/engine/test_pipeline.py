@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from gpubalance.errors import BadInput, Refused
-from gpubalance.planning.pipeline.problem import Segment
-from gpubalance.planning.pipeline.timeline import Task
+from gpubalance.planning.pipeline.problem import Segment, Task
 from gpubalance.system.versions import numbers, software
 from tests.engine import zoo
 from tests.engine.pipelines import cut_outputs, graph_of, trained

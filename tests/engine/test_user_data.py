@@ -183,7 +183,7 @@ def test_what_is_wrong_is_told_in_a_sentence(data: Any, name: str) -> None:
 
 
 def test_padded_batches_stay_as_they_are_and_others_are_made_of_them(data: Any) -> None:
-    from gpubalance.engine.step.counted import count_step
+    from gpubalance.engine.built_model import count_step
 
     body = [layers.Reshape((-1, 1)), layers.GlobalAveragePooling1D(), layers.Dense(1)]
     model = keras.Sequential([keras.Input((None,)), *body])

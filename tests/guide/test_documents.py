@@ -13,7 +13,7 @@ import pytest
 from gpubalance import errors
 from gpubalance.cli.config import defaults
 from gpubalance.devices.profile import load_profile
-from gpubalance.guide.chapters import names, read_chapter
+from gpubalance.guide import names, read_chapter
 from gpubalance.results.run import Measurement, Run
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from tests.cli.program import ROOT

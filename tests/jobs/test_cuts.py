@@ -39,9 +39,11 @@ from gpubalance.planning.pipeline.problem import (
     Edge,
     Graph,
     Segment,
+    Timed,
+    Timeline,
+    Updated,
 )
 from gpubalance.planning.pipeline.schedule import simulate
-from gpubalance.planning.pipeline.timeline import Timed, Timeline, Updated
 from gpubalance.results.layers import LayersBaselines, SplitBaseline
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import JointProfile

@@ -22,16 +22,14 @@ from gpubalance.settings.batch_split import (
 from gpubalance.settings.cluster import Cluster, cluster_of, tf_config
 from gpubalance.settings.code import code_key
 from gpubalance.settings.device import Device, DeviceProfile, JointProfile
-from gpubalance.settings.launching import (
-    LaunchedSplit,
-    TrainingProgress,
-    launched_split,
-)
 from gpubalance.settings.measuring import Measuring, Tracing
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import (
     BalanceRequest,
+    LaunchedSplit,
     LayersRequest,
+    TrainingProgress,
+    launched_split,
     refuse_together,
 )
 from gpubalance.settings.settings import Settings

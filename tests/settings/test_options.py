@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, get_args
 
-from gpubalance.settings.launching import Launching
 from gpubalance.settings.measuring import Measuring, Probing, Proof
 from gpubalance.settings.planning import Cutting, PlanRequest
-from gpubalance.settings.requests import BalanceRequest, QueueRequest
+from gpubalance.settings.requests import BalanceRequest, Launching, QueueRequest
 from gpubalance.settings.settings import Settings
 
 LIST = Path(__file__).with_name("options.txt")

@@ -8,7 +8,7 @@ import pytest
 
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
-from gpubalance.training.change_cost import ChangeCost, StepsLeft
+from gpubalance.training.device_split import ChangeCost, StepsLeft
 from gpubalance.training.split import Split
 from tests.jobs.probes import devices_of
 from tests.support.late import tf

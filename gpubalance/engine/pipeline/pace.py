@@ -24,10 +24,12 @@ from gpubalance.planning.pipeline.problem import (
     Cut,
     CutProblem,
     Graph,
+    Orders,
     Segment,
+    Task,
+    Timeline,
 )
 from gpubalance.planning.pipeline.schedule import simulate
-from gpubalance.planning.pipeline.timeline import Orders, Task, Timeline
 from gpubalance.settings.device import DeviceProfile, JointProfile
 
 

@@ -25,8 +25,8 @@ from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.section import Passed
 from gpubalance.engine.pipeline.traced import copied
+from gpubalance.planning.pipeline.problem import Orders, Task, Timed, Timeline, Updated
 from gpubalance.planning.pipeline.schedule import inputs_of
-from gpubalance.planning.pipeline.timeline import Orders, Task, Timed, Timeline, Updated
 from gpubalance.settings.device import Device, JointProfile
 
 

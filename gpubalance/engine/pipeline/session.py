@@ -20,8 +20,7 @@ from gpubalance.engine.pipeline.micro_batches import (
     refuse_model,
 )
 from gpubalance.engine.pipeline.pipeline import Pipeline, Step
-from gpubalance.planning.pipeline.problem import Segment
-from gpubalance.planning.pipeline.timeline import Orders, Task
+from gpubalance.planning.pipeline.problem import Orders, Segment, Task
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.settings import Settings

@@ -15,9 +15,15 @@ from gpubalance.numbers.stats import half_width, mean, median
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.model import monotone_curve
 from gpubalance.planning.pipeline.place import NoPlacementError, Placement, place
-from gpubalance.planning.pipeline.problem import BlockLoad, Cut, CutProblem, Graph
+from gpubalance.planning.pipeline.problem import (
+    BlockLoad,
+    Cut,
+    CutProblem,
+    Graph,
+    Pass,
+    Timeline,
+)
 from gpubalance.planning.pipeline.schedule import inputs_of, simulate
-from gpubalance.planning.pipeline.timeline import Pass, Timeline
 from gpubalance.results.timing import BlockTimed
 from gpubalance.settings.batch_split import run_text
 from gpubalance.settings.device import JointProfile

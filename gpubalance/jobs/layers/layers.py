@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from gpubalance.devices.machine import environment
 from gpubalance.errors import BadInput, NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.balance import probe_for
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import measure_split
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
-from gpubalance.jobs.environment import environment
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import solo_best_of
@@ -30,7 +30,7 @@ from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ende
 from gpubalance.jobs.plan.plan import plan
 from gpubalance.numbers.stats import mean
 from gpubalance.numbers.units import format_percent, format_rate
-from gpubalance.planning.pipeline.timeline import bubble_bound, pipeline_throughput
+from gpubalance.planning.pipeline.problem import bubble_bound, pipeline_throughput
 from gpubalance.results.common import Model, Warning_, now
 from gpubalance.results.layers import (
     Layers,

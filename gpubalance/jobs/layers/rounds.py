@@ -26,7 +26,7 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.numbers.stats import median
 from gpubalance.planning.pipeline.place import Placement
-from gpubalance.planning.pipeline.timeline import Timeline
+from gpubalance.planning.pipeline.problem import Timeline
 from gpubalance.results.layers import LayersRound, MeasuredBlock, Stage, StepTimeline
 from gpubalance.settings.batch_split import BatchSplit, count_text, run_text
 from gpubalance.settings.device import Device

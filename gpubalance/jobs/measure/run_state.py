@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from gpubalance.jobs.environment import environment
+from gpubalance.devices.machine import environment
 from gpubalance.jobs.measure import figures, warnings
 from gpubalance.jobs.measure.figures import Windows, measurement
 from gpubalance.jobs.measure.input_pipeline import held_against

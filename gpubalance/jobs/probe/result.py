@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpubalance.devices.machine import environment
 from gpubalance.errors import (
     EnvironmentFault,
     GpubalanceError,
@@ -11,7 +12,6 @@ from gpubalance.errors import (
     PartialResult,
 )
 from gpubalance.jobs.endings import one_error
-from gpubalance.jobs.environment import environment
 from gpubalance.jobs.measure.warnings import LATE, telemetry_ended, to_keep_speed
 from gpubalance.jobs.probe.curve import slower_warnings
 from gpubalance.jobs.probe.devices import ProbedDevices

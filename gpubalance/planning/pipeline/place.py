@@ -10,14 +10,20 @@ from operator import attrgetter
 from typing import TypeAlias
 
 from gpubalance.planning.pipeline.chains import chains
-from gpubalance.planning.pipeline.problem import Cut, CutProblem, Graph, Segment
+from gpubalance.planning.pipeline.problem import (
+    Cut,
+    CutProblem,
+    Graph,
+    Segment,
+    Task,
+    Timeline,
+)
 from gpubalance.planning.pipeline.schedule import (
     MOST_AHEAD,
     depths_of,
     simulate,
     tasks_of,
 )
-from gpubalance.planning.pipeline.timeline import Task, Timeline
 
 # How many chains are looked at: few for a first good one, then all that may be better, up to this.
 _LOOKS = (5_000, 20_000)

@@ -11,10 +11,12 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
-from gpubalance.planning.pipeline.problem import Cut, Link, Segment
-from gpubalance.planning.pipeline.timeline import (
+from gpubalance.planning.pipeline.problem import (
+    Cut,
+    Link,
     Orders,
     Pass,
+    Segment,
     Task,
     Timed,
     Timeline,

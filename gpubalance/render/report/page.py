@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpubalance.guide.chapters import read_chapter
+from gpubalance.guide import read_chapter
 from gpubalance.render.independent import independent_summary
 from gpubalance.render.layers import layers_summary
 from gpubalance.render.plan import plan_headline, plan_summary

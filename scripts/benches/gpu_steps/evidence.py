@@ -8,8 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpubalance.devices.machine import read_gpus
-from gpubalance.jobs.environment import environment_here
+from gpubalance.devices.machine import environment_here, read_gpus
 from gpubalance.numbers.units import format_bytes
 from gpubalance.settings.device import Device
 from tests.support.gpu.table import KIND, Outcome

@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
-from gpubalance.planning.pipeline.problem import Cut, CutProblem, Segment
-from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
-from gpubalance.planning.pipeline.timeline import (
+from gpubalance.planning.pipeline.problem import (
+    Cut,
+    CutProblem,
+    Segment,
     Task,
     bubble_bound,
     pipeline_throughput,
 )
+from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
 from gpubalance.results.layers import StepTimeline
 from tests.planning.pipeline.problems import drawn, even_problem
 from tests.support.cases import cases
