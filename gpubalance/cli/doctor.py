@@ -33,7 +33,7 @@ def doctor(
     from gpubalance.devices.hosts import connect_hosts
     from gpubalance.devices.machine import find_machine
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
-    from gpubalance.jobs.doctor.hosts import doctor_of
+    from gpubalance.jobs.doctor.doctor import doctor_of
     from gpubalance.render.checkup import checkup_text
 
     hosts = connect_hosts(gpus.hosts, gpus.via)

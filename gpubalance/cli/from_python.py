@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpubalance.cli.balance import balance as command
-from gpubalance.cli.command import Command
-from gpubalance.cli.config import as_typed, by_name, common, options_of
+from gpubalance.cli.command import Command, as_typed, by_name, common, options_of
 from gpubalance.cli.parameters import with_options
 from gpubalance.errors import BadInput, GpubalanceError, Interrupted, UsageError
 

@@ -1,6 +1,6 @@
 """Typer's parameters from the fields of records, and the records from what was typed.
 
-A field becomes an option by `settings.options.option`.
+A field becomes an option by `settings.record.option`.
 """
 
 from __future__ import annotations

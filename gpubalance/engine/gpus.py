@@ -41,7 +41,7 @@ _NAMES = {
 }
 
 
-def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
+def wanted_of_build(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     """File names of the libraries for a build with these versions, such as `12.5.1` and `9`.
 
     There are none without CUDA.
@@ -56,7 +56,7 @@ def wanted(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     )
 
 
-def load(
+def load_library(
     name: str, packages: Path, environment: Mapping[str, str]
 ) -> ctypes.CDLL | str:
     """The library, or why it can't be loaded.
@@ -148,8 +148,8 @@ def wanted_libraries() -> dict[str, Any]:
     """
     build = tf.sysconfig.get_build_info()
     packages = Path(tf.__file__).parents[1]
-    names = wanted(*versions.built_for(build))
-    return {name: load(name, packages, os.environ) for name in names}
+    names = wanted_of_build(*versions.built_for(build))
+    return {name: load_library(name, packages, os.environ) for name in names}
 
 
 def local_gpus() -> list[Any]:

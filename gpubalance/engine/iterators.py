@@ -27,7 +27,7 @@ _kept: list[Any] = []  # what is not safe to drop any more
 _ending = False
 
 
-def start(function: Callable[..., Any], *args: Any, name: str) -> None:
+def start_thread(function: Callable[..., Any], *args: Any, name: str) -> None:
     """Calls the function in a thread that does not keep the program from ending.
 
     Once it ends nothing is called.
@@ -40,7 +40,7 @@ def start(function: Callable[..., Any], *args: Any, name: str) -> None:
 
 
 @contextmanager
-def work() -> Iterator[None]:
+def using_tensorflow() -> Iterator[None]:
     """What is done in the block uses TensorFlow; it does not begin once the program ends.
 
     Before version 3.14 Python ends such a thread where it next needs the interpreter. Within a
@@ -102,18 +102,18 @@ class Batches(Iterator[Any]):
 
 @cache
 def _start_dropping() -> None:
-    start(_drop_all, _over, name="drops iterators")
+    start_thread(_drop_all, _over, name="drops iterators")
 
 
 def _drop_all(over: SimpleQueue[list[Any]]) -> None:
     # Each in a thread of its own: whoever drops one also waits for the batch that is being made,
     # for ever if the user's code hangs.
     while True:
-        start(_drop, over.get(), name="drops an iterator")
+        start_thread(_drop, over.get(), name="drops an iterator")
 
 
 def _drop(held: list[Any]) -> None:
-    with work():
+    with using_tensorflow():
         held.clear()
 
 
@@ -225,7 +225,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._queue: _Queue = SimpleQueue()
-        start(_work, self._queue, name="batches")
+        start_thread(_work, self._queue, name="batches")
 
     def submit(self, work: Callable[[], Any]) -> Future[Any]:
         """Has it done after all before it."""
@@ -245,7 +245,7 @@ def _work(queue: _Queue) -> None:
         future, work = item
         if future.set_running_or_notify_cancel():
             try:
-                with work():
+                with using_tensorflow():
                     result = work()
             except BaseException as error:  # noqa: BLE001  (whoever waits for it raises it)
                 future.set_exception(error)

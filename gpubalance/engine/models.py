@@ -108,7 +108,7 @@ def make_model(settings: Settings, *, takes_data: bool = True) -> Any:
         problem, remedy = problems[0]
         raise BadInput(f"--model {name}{problem}", remedy=remedy)
     # That of a policy that the user's code sets, or that the model was saved with.
-    own_precision = runtime.of(model)
+    own_precision = runtime.precision_of(model)
     if own_precision not in (None, settings.precision):
         raise BadInput(
             f"--model {name} trains in {own_precision}, but would be measured in "

@@ -22,7 +22,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.system import versions
 
 
-def use(precision: Precision) -> None:
+def use_precision(precision: Precision) -> None:
     """Sets both for the whole process: models that are built from now on have the policy.
 
     One that is not mixed leaves the policy to Keras' floatx, which a user may have set to float64.
@@ -39,7 +39,7 @@ def policy_of(precision: Precision) -> str:
     return precision if _is_mixed(precision) else keras.config.floatx()
 
 
-def of(model: keras.Model) -> Precision | None:
+def precision_of(model: keras.Model) -> Precision | None:
     """The precision that the model trains in here; None if it is none of ours, such as float64.
 
     By its layers with weights of floating dtypes: those of a saved model have the policy that they
@@ -78,7 +78,7 @@ _HEARTBEAT_S = 10
 _SHUTDOWN_S = 5
 
 
-def join(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
+def join_cluster(cluster: Cluster, kind: str, all_reduce: AllReduce) -> Any:
     """The strategy of the whole cluster, once all its processes are there.
 
     Must be the first use of TensorFlow. Stock MultiWorkerMirroredStrategy wants the same number of
@@ -160,7 +160,7 @@ def set_up(
         keras.config.set_floatx("float32")
         keras.config.set_image_data_format("channels_last")
     keras.utils.set_random_seed(seed)
-    use(settings.precision)
+    use_precision(settings.precision)
     return use_devices(devices, joins=joins)
 
 

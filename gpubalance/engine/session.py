@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from gpubalance.engine import data, gpus, runtime, sum_times
+from gpubalance.engine import data, gpus, replicas, runtime
 from gpubalance.engine.built_model import BuiltModel, Supply
 from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.replicas import DeviceTime, replicas_on
@@ -205,7 +205,7 @@ class Session:
         """
         seconds = []
         for places in groups:
-            taken_s = sum_times.seconds_of_sum(
+            taken_s = replicas.seconds_of_sum(
                 self._replicas, places, nbytes, repeat_for_s=_SUMS_WITHIN_S
             )
             paced_s = self._joint.among(self._profiles[i] for i in places).sync_s

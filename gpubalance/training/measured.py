@@ -88,7 +88,7 @@ def use_measured(wanted: Precision | None) -> None:
         return
     policy = keras.config.dtype_policy().name
     own = runtime.policy_of(wanted)
-    runtime.use(wanted)
+    runtime.use_precision(wanted)
     if policy not in (own, "float32"):
         warn_user(
             f"the split was measured in {wanted}, so its scope sets the policy {own} "
@@ -100,7 +100,7 @@ def precision_mismatch_text(model: Any, wanted: Precision | None) -> str:
     """How the model trains otherwise than was measured, as far as that is known; else empty."""
     if wanted is None:
         return ""
-    own = runtime.of(model)
+    own = runtime.precision_of(model)
     if own not in (None, wanted):
         return (
             f"the split was measured in {wanted}, but the model {model.name} trains in "

@@ -27,13 +27,13 @@ from gpubalance.errors import BadInput, OutOfMemory
 from gpubalance.remedies import match
 from gpubalance.results.combine_rules import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.training import data, measured, processes
+from gpubalance.training import data, measured
 from gpubalance.training.called_function import set_before_text
 from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.memory import out_of_memory, ran_out
-from gpubalance.training.processes import Processes, end_together, quiet
+from gpubalance.training.processes import Processes, end_together, quiet, reports
 from gpubalance.training.scope import refuse_another_scope
 from gpubalance.training.step_warnings import StepWarnings
 
@@ -94,7 +94,7 @@ class Steps(KerasFunctions):
             with (
                 own_code_named(f"{name} of the model {self.model.name}"),
                 self.called_by_keras(options),
-                processes.reports.of_call(name, options),
+                reports.of_call(name, options),
             ):
                 result = method(self.model, **options)
             if name == "fit":
@@ -168,7 +168,7 @@ class Steps(KerasFunctions):
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
-        processes.reports.note_step()
+        reports.note_step()
         self._feed.kind = "predict"
         outputs = []
         for batch in batches:
@@ -263,7 +263,7 @@ class Steps(KerasFunctions):
     def _begin_training_step(self, dispatched: Dispatched) -> None:
         """Counts and reports a step. Raises BadInput for micro-batches that are too small."""
         self._last_shares = dispatched.shares
-        processes.reports.note_step(trains=True)
+        reports.note_step(trains=True)
         # A device's first micro-batch may have fewer samples than the others.
         if self._split.shares.accumulates and not dispatched.replicated:
             self._combine_rules.refuse_small(dispatched.shares.smallest, self.model)
@@ -297,7 +297,7 @@ class Steps(KerasFunctions):
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
         dispatched = self._next_batch(iterator, "test")
-        processes.reports.note_step()
+        reports.note_step()
         # A test step takes each device's batch in one piece, never in micro-batches.
         self._last_shares = BatchSplit(dispatched.shares.batches)
         return self._functions.test(dispatched)

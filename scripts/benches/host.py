@@ -79,8 +79,7 @@ def _seconds(model: Any, clock: Callable[[], float]) -> float:
 
 def _sum_us() -> float:
     """The processor time that a sum adds to a function that has others, in microseconds."""
-    from gpubalance.engine.replicas import Replicas
-    from gpubalance.engine.sum_times import sum_over
+    from gpubalance.engine.replicas import Replicas, sum_over
 
     replicas = Replicas(None, ("CPU:0", "CPU:1"), ())
     taken_us = []

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from typer.core import TyperArgument, TyperOption
 
-from gpubalance.cli.config import defaults, options_of
+from gpubalance.cli.command import defaults, options_of
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.results.plan import Plan

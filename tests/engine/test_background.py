@@ -48,5 +48,5 @@ def test_where_python_ends_no_thread_is_started_and_nothing_dropped(
     monkeypatch.setattr(threading.Thread, "start", refuse)
     monkeypatch.setattr(iterators, "_kept", [])
     iterator: Any = iter(())
-    iterators.start(list, iterator, name="late")
+    iterators.start_thread(list, iterator, name="late")
     assert iterators._kept == [(iterator,)]

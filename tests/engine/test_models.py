@@ -93,7 +93,7 @@ def test_a_model_of_a_file_of_floatx_float64_is_measured_in_it(file: Path) -> No
     wide = "keras.config.set_floatx('float64')\ngood ="
     file.write_text(FILE.replace("good =", wide))
     try:
-        runtime.use("tf32")  # as a worker does before it imports the file
+        runtime.use_precision("tf32")  # as a worker does before it imports the file
         assert {weight.dtype for weight in build(f"{file}:good").weights} == {"float64"}
     finally:
         keras.config.set_floatx("float32")

@@ -15,8 +15,7 @@ from tests.support.cases import cases
 def test_a_sum_over_some_devices_has_just_these(all_reduce: AllReduce) -> None:
     import tensorflow as tf
 
-    from gpubalance.engine.replicas import build_strategy
-    from gpubalance.engine.sum_times import sum_over
+    from gpubalance.engine.replicas import build_strategy, sum_over
 
     replicas = plain_replicas(4, all_reduce)
     strategies = build_strategy.cache_info().misses

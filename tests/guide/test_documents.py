@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance import errors
-from gpubalance.cli.config import defaults
+from gpubalance.cli.command import defaults
 from gpubalance.devices.profile import load_profile
 from gpubalance.guide import names, read_chapter
 from gpubalance.results.run import Measurement, Run

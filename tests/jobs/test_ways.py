@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.hosts import connect_hosts
-from gpubalance.jobs.doctor.hosts import check_ways
+from gpubalance.jobs.doctor.doctor import check_ways
 
 # gamma has a network of its own; each host's Python finds modules of its own.
 _ON = 'export PYTHONPATH={}/$0:$PYTHONPATH; [ $0 = gamma ] && exec unshare -rn "$@"; exec "$@"'

@@ -19,7 +19,13 @@ from gpubalance.engine.feed import Dispatched, Weights
 from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.replacing import tracing_lock
-from gpubalance.engine.replicas import Replicas, cached_on_replicas, step_lock
+from gpubalance.engine.replicas import (
+    Replicas,
+    cached_on_replicas,
+    seconds_of_one_more,
+    seconds_of_sum,
+    step_lock,
+)
 from gpubalance.engine.step import parity
 from gpubalance.engine.step.built import as_first_traced, forget_first_trace
 from gpubalance.engine.step.compiled import refuse_uncompiled
@@ -27,7 +33,6 @@ from gpubalance.engine.step.logs import LaterResults, read_later
 from gpubalance.engine.step.parity import check_sum
 from gpubalance.engine.step.several import SizedFunctions, StepFunction
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
-from gpubalance.engine.sum_times import seconds_of_one_more, seconds_of_sum
 from gpubalance.errors import BadInput
 from gpubalance.planning.sync import MIN_PACK_BYTES, best_pack_bytes
 from gpubalance.results.combine_rules import UNTRIED, CombineRules

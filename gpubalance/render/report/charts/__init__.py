@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpubalance.render.report.charts import bars
-from gpubalance.render.report.charts.course import course
-from gpubalance.render.report.charts.curves import curves
+from gpubalance.render.report.charts.lines import course, curves
 from gpubalance.render.report.charts.style import Chart, Charts, Drawing
 from gpubalance.results.subject import ReportSubject
 
