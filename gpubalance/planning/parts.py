@@ -14,7 +14,30 @@ _CLEARLY = 0.7
 
 
 @dataclass(frozen=True)
-class StepParts:
+class DeviceTimes:
+    """What each device works in a step, in seconds: compute and update, in device order."""
+
+    compute_s: tuple[float, ...]
+    update_s: tuple[float, ...]
+
+    @property
+    def busy_s(self) -> tuple[float, ...]:
+        """cᵢ + uᵢ: each device's compute and update."""
+        return _sums(self.compute_s, self.update_s)
+
+    @property
+    def imbalance(self) -> float:
+        """See `imbalance_of`."""
+        return imbalance_of(self.busy_s)
+
+
+def imbalance_of(busy_s: Sequence[float]) -> float:
+    """max (cᵢ + uᵢ) / mean (cᵢ + uᵢ); 1 is perfect."""
+    return max(busy_s) * len(busy_s) / sum(busy_s)
+
+
+@dataclass(frozen=True)
+class StepParts(DeviceTimes):
     """Where a step's time goes, in seconds, by replica.
 
     Compute + update + wait + sync + input wait − excess is the step time. `excess_s` is how much
@@ -22,18 +45,10 @@ class StepParts:
     the step down.
     """
 
-    compute_s: tuple[float, ...]
-    update_s: tuple[float, ...]
     wait_s: tuple[float, ...]
     sync_s: float
     input_wait_s: float
     excess_s: float
-
-    @property
-    def imbalance(self) -> float:
-        """max (c + u) / mean (c + u): 1 is perfect."""
-        busy_s = _sums(self.compute_s, self.update_s)
-        return max(busy_s) * len(busy_s) / sum(busy_s)
 
 
 def split_step(
@@ -101,15 +116,13 @@ def slow_time(timings_s: Sequence[float], size: int, steps_s: Sequence[float]) -
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class StepTimes(DeviceTimes):
     """A step's seconds, or the medians of several: each device's compute and update, and sync.
 
     The rest is what a step takes beside them, by the clock: the host's work, a wait for data.
     """
 
     split: BatchSplit
-    compute_s: tuple[float, ...]
-    update_s: tuple[float, ...]
     sync_s: float
     rest_s: float = 0.0
 
@@ -129,12 +142,7 @@ class StepTimes:
         updates_s = map(median, zip(*(step.update_s for step in steps), strict=True))
         sync_s = median([step.sync_s for step in steps])
         rest_s = median([step.rest_s for step in steps])
-        return cls(steps[-1].split, tuple(computes_s), tuple(updates_s), sync_s, rest_s)
-
-    @property
-    def busy_s(self) -> tuple[float, ...]:
-        """cᵢ + uᵢ: each device's compute and update."""
-        return tuple(map(sum, zip(self.compute_s, self.update_s, strict=True)))
+        return cls(tuple(computes_s), tuple(updates_s), steps[-1].split, sync_s, rest_s)
 
     @property
     def step_time_s(self) -> float:

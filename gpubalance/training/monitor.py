@@ -20,7 +20,7 @@ from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_ti
 from gpubalance.numbers.stats import median
 from gpubalance.planning.follow import Rebalancer, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
-from gpubalance.planning.parts import StepTimes
+from gpubalance.planning.parts import DeviceTimes, StepTimes
 from gpubalance.results.common import now
 from gpubalance.results.plan import Noise
 from gpubalance.settings.batch_split import BatchSplit
@@ -279,7 +279,7 @@ class StampedStep(NamedTuple):
         """Each device's times, and the sync."""
         times = stamped_times(self.stamps)
         sync_s = self.summed_s - float(self.stamps[:, COMPUTED].max())
-        return StepTimes(self.split, times["compute_s"], times["update_s"], sync_s)
+        return StepTimes(times["compute_s"], times["update_s"], self.split, sync_s)
 
 
 def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
@@ -294,7 +294,7 @@ def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
 
 
 @dataclass(frozen=True)
-class EpochTimes:
+class EpochTimes(DeviceTimes):
     """An epoch's medians over its stamped steps, in seconds: each device's times, and the sync.
 
     They are of the last split if it changed: `changes` has how.
@@ -304,8 +304,6 @@ class EpochTimes:
 
     epoch: int
     batches: tuple[int, ...]
-    compute_s: tuple[float, ...]
-    update_s: tuple[float, ...]
     sync_s: float
     noise_scale: float | None = None
     noise_scale_ci95: tuple[float, float] | None = None
@@ -327,31 +325,21 @@ class EpochTimes:
         times = [step.times for step in steps if step.split == last]
         noise = noise_scale(norms_of(steps))
         return cls(
-            epoch,
-            last.batches,
-            _medians([step.compute_s for step in times]),
-            _medians([step.update_s for step in times]),
-            statistics.median(step.sync_s for step in times),
-            noise.value,
-            noise.ci95,
-            tuple(changes),
+            compute_s=_medians([step.compute_s for step in times]),
+            update_s=_medians([step.update_s for step in times]),
+            epoch=epoch,
+            batches=last.batches,
+            sync_s=statistics.median(step.sync_s for step in times),
+            noise_scale=noise.value,
+            noise_scale_ci95=noise.ci95,
+            changes=tuple(changes),
         )
-
-    @property
-    def busy_s(self) -> tuple[float, ...]:
-        """cᵢ + uᵢ: each device's compute and update."""
-        return tuple(map(sum, zip(self.compute_s, self.update_s, strict=True)))
 
     @property
     def wait_s(self) -> tuple[float, ...]:
         """maxⱼ (cⱼ + uⱼ) − cᵢ − uᵢ: how long each device waits for the slowest."""
         slowest_s = max(self.busy_s)
         return tuple(slowest_s - own_s for own_s in self.busy_s)
-
-    @property
-    def imbalance(self) -> float:
-        """max (cᵢ + uᵢ) / mean (cᵢ + uᵢ); 1 is perfect."""
-        return max(self.busy_s) * len(self.busy_s) / sum(self.busy_s)
 
 
 def _medians(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:

@@ -423,7 +423,7 @@ def test_parts_of_a_step_by_hand() -> None:
 def step(
     split: BatchSplit, compute_s: Sequence[float], rest_s: float = 0.0
 ) -> StepTimes:
-    return StepTimes(split, tuple(compute_s), (0.01, 0.02), 0.05, rest_s)
+    return StepTimes(tuple(compute_s), (0.01, 0.02), split, 0.05, rest_s)
 
 
 def test_step_times_by_hand() -> None:

@@ -48,7 +48,7 @@ def pair(
 
 def step(split: BatchSplit, *compute_s: float) -> StepTimes:
     """A step of two devices without update and sync."""
-    return StepTimes(split, compute_s, (0.0, 0.0), 0.0)
+    return StepTimes(compute_s, (0.0, 0.0), split, 0.0)
 
 
 def first_change(follower: Rebalancer, taken: StepTimes) -> tuple[int, SplitChange]:
@@ -327,7 +327,7 @@ def test_the_least_that_a_step_takes_by_hand(size: int, busy_s: float) -> None:
     """
     follower = Rebalancer([size] * 2, fixed_samples=[100, 0])
     split = BatchSplit((100, 100), (size, size))
-    taken = StepTimes(split, (0.2, 0.1), (0.01, 0.02), 0.05, 0.0)
+    taken = StepTimes((0.2, 0.1), (0.01, 0.02), split, 0.05, 0.0)
     follower.note(0, taken)
     assert follower._min_step_s(taken) == pytest.approx(busy_s + 0.05)
 
@@ -368,7 +368,7 @@ def test_one_that_waits_for_data_keeps_its_split(rest_s: float, follows: bool) -
     change = None
     for number in range(1, 60):
         hot_s = 0.1 if number > 20 else 0.05
-        taken = StepTimes(EVEN, (hot_s, 0.05), (0.0, 0.0), 0.008, rest_s)
+        taken = StepTimes((hot_s, 0.05), (0.0, 0.0), EVEN, 0.008, rest_s)
         change = change or follower.note(number, taken)
     assert bool(change) == follows
     if change is not None:

@@ -24,7 +24,7 @@ def now_and_best(
 ) -> tuple[StepTimes, Allocation]:
     """Devices' compute in this split and in another one, and what both have beside it."""
     updates_s = (update_s,) * len(now_s)
-    now = StepTimes(SPLIT, tuple(now_s), updates_s, sync_s)
+    now = StepTimes(tuple(now_s), updates_s, SPLIT, sync_s)
     return now, Allocation(SPLIT, tuple(best_s), max(best_s) + update_s, ())
 
 
@@ -72,7 +72,7 @@ def first_change(slow_s: float, noise: float, steps: int) -> SplitChange | None:
     follower = Rebalancer([None, None])
     for number in range(steps):
         factor = 1 + noise * (1 - number % 3)
-        step = StepTimes(SPLIT, (slow_s * factor, 0.2), (0.0, 0.0), 0.0)
+        step = StepTimes((slow_s * factor, 0.2), (0.0, 0.0), SPLIT, 0.0)
         change = follower.note(number, step)
         if change is not None:
             return change
@@ -92,7 +92,7 @@ def test_a_doubt_is_forgotten_after_257_steps() -> None:
     """100 steps were others than all since. Of a device with one step nothing is known."""
     follower = Rebalancer([None, None])
     odd, usual = (
-        StepTimes(SPLIT, (first_s, 0.2), (0.0, 0.0), 0.0) for first_s in (0.3, 0.2)
+        StepTimes((first_s, 0.2), (0.0, 0.0), SPLIT, 0.0) for first_s in (0.3, 0.2)
     )
     for since, is_sure in ((157, False), (257, True)):
         steps = [*[odd] * 100, *[usual] * since]

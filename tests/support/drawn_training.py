@@ -111,7 +111,7 @@ class DrawnTraining:
         timing = cast("Timing", next(self._worker.measure(split, stamped=True)))
         self.took_s += timing.seconds
         times_s = known(timing.compute_s), known(timing.update_s)
-        self.last = StepTimes(split, *times_s, self._sync_s)
+        self.last = StepTimes(*times_s, split, self._sync_s)
         if self._rebalance and self.steps % self._every == 0:
             change = self.follower.note(self.steps, self.last)
             if change is not None:

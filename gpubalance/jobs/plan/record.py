@@ -20,6 +20,7 @@ from gpubalance.planning.allocate import (
 )
 from gpubalance.planning.model import Curve
 from gpubalance.planning.noise import efficiency, learning_rate_factor
+from gpubalance.planning.parts import imbalance_of
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.results.common import Warning_, now
 from gpubalance.results.plan import (
@@ -171,7 +172,7 @@ def _predicted(
         step_time_s=planned.step_time_s,
         throughput=planned.throughput,
         sync_s=sync_s,
-        imbalance=max(busy_s) * len(busy_s) / sum(busy_s),
+        imbalance=imbalance_of(busy_s),
         even=even,
         best_at_even=best_at(problem, split.used, even_batch, split),
         best_at_own=best_at(
