@@ -128,7 +128,7 @@ def test_each_key_of_a_profile_is_documented(key: str) -> None:
     "path", sorted((ROOT / "configs").glob("*.toml")), ids=lambda path: path.name
 )
 def test_each_profile_that_ships_is_documented(path: Path) -> None:
-    assert f"`{path.name}`" in read("profiles")
+    assert f"| `{path.stem}` |" in read("profiles")
 
 
 def test_each_exit_code_is_documented() -> None:
