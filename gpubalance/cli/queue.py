@@ -41,8 +41,8 @@ def queue(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held, machine_warnings
-    from gpubalance.jobs.queue.queue import journal_of_queue, logs_of
-    from gpubalance.jobs.queue.queue import queue as queue_job
+    from gpubalance.jobs.queue import journal_of_queue, logs_of
+    from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
     from gpubalance.results.queue import Queue
 

@@ -24,9 +24,9 @@ from gpubalance.devices.health import (
 from gpubalance.devices.machine import read_gpus
 from gpubalance.devices.nvml import Gpu, Reading
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.doctor import software
+from gpubalance.jobs.doctor import machine
 from gpubalance.jobs.doctor.check import guarded, install_command
-from gpubalance.jobs.doctor.gpus import (
+from gpubalance.jobs.doctor.machine import (
     available_memory,
     driver_checks,
     gpu_checks,
@@ -120,15 +120,15 @@ def test_an_old_driver_names_the_one_that_is_needed(tmp_path: Path) -> None:
     old = TWO_UNLIKE_GPUS.replace("550.54.14", "470.57.02")
     reading, found = checks_of(tmp_path, old.replace("cuda 12040", "cuda 11040"))
     assert [check.status for check in found["driver"] + found["nvml"]] == ["ok", "ok"]
-    check = software.driver_for_build(BUILD, reading)
+    check = machine.driver_for_build(BUILD, reading)
     assert check.status == "failure"
     assert "470.57.02 supports CUDA up to 11.4" in check.detail
     assert "525.60.13 or newer" in check.detail
     assert (check.next or "").startswith(known_error("driver-too-old").remedy)
     reading, _ = checks_of(tmp_path, TWO_UNLIKE_GPUS)
-    assert software.driver_for_build(BUILD, reading).status == "ok"
+    assert machine.driver_for_build(BUILD, reading).status == "ok"
     told_nothing = altered(reading, cuda_driver_version=None)
-    assert software.driver_for_build(BUILD, told_nothing).status == "skipped"
+    assert machine.driver_for_build(BUILD, told_nothing).status == "skipped"
     other = TWO_UNLIKE_GPUS.replace("nvml 12.550.54.14", "nvml 12.560.35.03")
     (nvml,) = checks_of(tmp_path, other)[1]["nvml"]
     assert nvml.status == "warning"
@@ -161,8 +161,8 @@ def test_unsupported_fields_are_skipped_and_nothing_is_made_up(tmp_path: Path) -
     for code, (check,) in found.items():
         assert check.status == ("skipped" if code in untold else "ok")
         assert code not in untold or check.detail.endswith("(GPU:0, GPU:1)")
-    assert software.driver_for_build(BUILD, reading).status == "skipped"
-    assert software.capabilities(BUILD, reading.gpus).status == "skipped"
+    assert machine.driver_for_build(BUILD, reading).status == "skipped"
+    assert machine.capabilities(BUILD, reading.gpus).status == "skipped"
 
 
 def test_what_slows_a_gpu_down_has_the_command_that_mends_it(tmp_path: Path) -> None:
@@ -221,20 +221,20 @@ def test_peer_to_peer_is_what_the_driver_says(tmp_path: Path) -> None:
 
 
 def test_libraries_are_told_by_name_and_broken_ones_with_why() -> None:
-    assert software.libraries(BUILD).status == "ok"
+    assert machine.libraries(BUILD).status == "ok"
     gone = "libcudnn.so.9: cannot open shared object file: No such file"
     short = "libnccl.so.2: file too short"
     found = {"libcudnn.so.9": gone, "libnccl.so.2": short}
-    check = software.libraries(altered(BUILD, libraries=found))
+    check = machine.libraries(altered(BUILD, libraries=found))
     assert check.status == "failure"
     told = f"can't be loaded: libcudnn.so.9, libnccl.so.2 ({short})"
     assert check.detail.startswith(told)
     assert check.next == known_error("cuda-library-missing").remedy
     # A build without CUDA is a failure only where there are GPUs.
     plain = altered(BUILD, cuda=None, cudnn=None, libraries={}, capabilities=())
-    (check,) = software.software_checks(plain, Reading(), [gpu(0, "8.6")])
+    (check,) = machine.software_checks(plain, Reading(), [gpu(0, "8.6")])
     assert check.status == "failure"
-    (check,) = software.software_checks(plain, None, [])
+    (check,) = machine.software_checks(plain, None, [])
     assert check.status == "ok"
 
 
@@ -251,7 +251,7 @@ def test_cudnn_is_held_against_each_gpu(
     loaded: str | None, capability: str, status: str, row: str | None
 ) -> None:
     found = altered(BUILD, cudnn_loaded=loaded, cudnn_file="/opt/cudnn/libcudnn.so.9")
-    check = software.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
+    check = machine.cudnn(found, [gpu(0, "8.9"), gpu(1, capability)])
     if row == "cudnn-too-old":
         told = f"{loaded} was loaded from /opt/cudnn/libcudnn.so.9, TensorFlow is built for 9.3.0.75"
         assert check.detail.startswith(told)
@@ -274,7 +274,7 @@ def test_the_build_or_the_driver_has_code_for_a_gpu(
     capability: str, status: str, row: str | None
 ) -> None:
     pair = [gpu(0, "8.6"), gpu(1, capability)]
-    check = software.capabilities(BUILD, pair)
+    check = machine.capabilities(BUILD, pair)
     assert check.status == status
     if status != "ok":
         told = f"none for GPU:1 (compute capability {capability})"
@@ -283,21 +283,21 @@ def test_the_build_or_the_driver_has_code_for_a_gpu(
         assert check.next == known_error(row).remedy
     own = f"sm_{capability.replace('.', '')}"
     built = altered(BUILD, capabilities=(*BUILD.capabilities, own))
-    assert software.capabilities(built, pair).status == "ok"
+    assert machine.capabilities(built, pair).status == "ok"
     newer = altered(BUILD, capabilities=("sm_89", "compute_50"))
-    assert software.capabilities(newer, [gpu(0, "8.6")]).status == "warning"
+    assert machine.capabilities(newer, [gpu(0, "8.6")]).status == "warning"
 
 
 def test_a_driver_that_tensorflow_crashes_on_is_told_though_cuda_allows_it() -> None:
     reading = Reading(driver_version="525.78.01", cuda_driver_version="12.0")
-    check = software.driver_for_build(BUILD, reading)
+    check = machine.driver_for_build(BUILD, reading)
     assert check.status == "warning"
     assert "525.78.01 is new enough for CUDA 12." in check.detail
     assert "another process" not in f"{check.detail} {check.next}"
     older = altered(BUILD, tensorflow="2.17.1")
-    assert software.driver_for_build(older, reading).status == "ok"
+    assert machine.driver_for_build(older, reading).status == "ok"
     newer = altered(reading, driver_version="535.54.03")
-    assert software.driver_for_build(BUILD, newer).status == "ok"
+    assert machine.driver_for_build(BUILD, newer).status == "ok"
 
 
 def test_the_installed_tensorflow_says_which_cudnn_it_needs() -> None:

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.rows import Bar, Key, Row, rows_chart
+from gpubalance.render.report.charts.bars import Bar, Key, Row, rows_chart
 from gpubalance.render.report.charts.style import (
     COMPUTE,
     HATCHES,

@@ -12,14 +12,19 @@ from gpubalance.devices.planned import select
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import check, failed, guarded, ok, skipped
-from gpubalance.jobs.doctor.gpus import driver_checks, gpu_checks, host_checks
+from gpubalance.jobs.doctor.machine import (
+    driver_checks,
+    gpu_checks,
+    host_checks,
+    inspect,
+    software_checks,
+)
 from gpubalance.jobs.doctor.on_devices import (
     Finding,
     checks_on_devices,
     survey,
     tensorflow_devices,
 )
-from gpubalance.jobs.doctor.software import inspect, software_checks
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.numbers.units import format_duration
 from gpubalance.results.checkup import Check, Checkup, Checkups, CopyTime
