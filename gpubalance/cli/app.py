@@ -22,8 +22,14 @@ from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
 from gpubalance.cli import complete
-from gpubalance.cli.command import COMMANDS, GROUPS, Command
-from gpubalance.cli.config import ConfigOption, HelpOption, Invocation
+from gpubalance.cli.command import (
+    COMMANDS,
+    GROUPS,
+    Command,
+    ConfigOption,
+    HelpOption,
+    Invocation,
+)
 from gpubalance.cli.next_command import program, resuming, typed
 from gpubalance.cli.output import say
 from gpubalance.errors import (

@@ -22,7 +22,7 @@ from gpubalance.settings.record import LARGEST_TIME_SCALE
 from gpubalance.settings.requests import refuse_together
 from gpubalance.settings.settings import AS_USUAL, Summing
 from gpubalance.training.keras_functions import Trainer
-from gpubalance.training.processes import reports
+from gpubalance.training.launched import reports
 
 if TYPE_CHECKING:
     from gpubalance.engine.replicas import Replicas

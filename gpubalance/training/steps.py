@@ -32,8 +32,9 @@ from gpubalance.training.called_function import set_before_text
 from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.keras_functions import KerasFunctions
+from gpubalance.training.launched import reports
 from gpubalance.training.memory import out_of_memory, ran_out
-from gpubalance.training.processes import Processes, end_together, quiet, reports
+from gpubalance.training.processes import Processes, end_together, quiet
 from gpubalance.training.scope import refuse_another_scope
 from gpubalance.training.step_warnings import StepWarnings
 

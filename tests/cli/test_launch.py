@@ -181,7 +181,7 @@ LOSES = """
 import json, os, signal, sys, time
 from pathlib import Path
 from gpubalance.settings.requests import launched_split
-from gpubalance.training.processes import reports
+from gpubalance.training.launched import reports
 
 plan, how, down = sys.argv[1:]
 split = launched_split(json.loads(Path(plan).read_text())["created"])

@@ -32,7 +32,7 @@ _VARIABLE = "FORKED_FROM"
 _QUICK = (
     "gpubalance.workers.serve",
     "gpubalance.workers.agent",
-    "gpubalance.training.processes",
+    "gpubalance.training.launched",
     "gpubalance.engine.pace",
     "psutil",
 )
