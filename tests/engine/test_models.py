@@ -55,6 +55,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture(autouse=True)
+def _precision() -> None:
+    """A worker's process computes in TF32; another test's split may have changed this one's."""
+    tf.config.experimental.enable_tensor_float_32_execution(True)
+
+
 def table(name: str) -> list[tuple[str, str]]:
     """The rows of a file here."""
     return list(read_toml(Path(__file__).with_name(name), "table").items())

@@ -88,6 +88,7 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     assert psutil.Process().num_fds() == before + left
 
 
+@pytest.mark.usefixtures("own_processes")
 def test_a_script_that_its_agent_can_not_start_says_why() -> None:
     """The agent may open a file, and not all pipes of a script. It ends with its own input."""
     start = {"Start": {"environment": {}, "folder": "/", "words": ["-c", "pass"]}}
