@@ -17,8 +17,8 @@ from gpubalance.planning.solver import Solver
 
 # Two sums of the same times, added in another order, differ by at most this fraction.
 _ROUNDING = 1e-9
-# Halving the global batch is taken if it loses at most this fraction of the value: a larger one
-# takes longer to measure, fills memory and costs learning progress that throughput does not show.
+# The global batch is halved if that loses at most this fraction of the value: a larger batch takes
+# longer to measure, fills memory and costs learning progress that throughput does not show.
 _MAX_HALVING_LOSS = 0.005
 
 
@@ -29,8 +29,9 @@ def allocate(problem: Problem) -> Allocation:
 
     Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
     seconds; without samples it does neither. Where a larger batch was measured faster, c(b) is its
-    time: c never falls as b grows, and the larger batch is given. Samples are given in granules of
-    `problem.multiple`. Maximise the objective of B = Σb and T = D + s(D) with D = max (c(b) + u).
+    time: c never falls as b grows, and the split gives the device the larger batch. Samples come in
+    granules of `problem.multiple`. Maximise the objective of B = Σb and T = D + s(D) with D = max
+    (c(b) + u).
     The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
     falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets
     at least one granule.
@@ -40,23 +41,26 @@ def allocate(problem: Problem) -> Allocation:
 
     Method:
     1. With one s for all sets: by a deadline D each device can have done any number of granules up
-       to a maximum F(D). So the best split belongs to the deadline at which the value of
-       (min(ΣF(D), largest B), D + s(D)) is highest, or for one device alone, of (max F(D), D): see
-       `best_deadline`. A split that is charged s but uses one device is no better than that device
-       alone.
+       to a maximum F(D). So a split of several devices is worth the most at the deadline D with the
+       highest value of min(ΣF(D), largest B) samples in D + s(D) seconds. For a device alone it is
+       max F(D) samples in D seconds. `best_deadline` in planning/solver.py finds both, and the
+       better one is taken. If the first uses one device only, it is charged s: the second is no
+       worse.
     2. With several s: the search runs over all devices and over each measured set, each time with
        that set's s. The sync of a set is that of its smallest measured superset, so the best of the
        results is the best of all splits.
+    3. With a `micro_batch_tolerance` and a free global batch: bisect for the fewest micro-batches
+       whose best split is nearly as good.
 
-    Three devices take 10 ms and 1, 1, 4 ms a sample, for at most 30 samples; s is 5 ms. By 40 ms
-    they can have done 30, 30 and 7: 67 / 45 ms = 1489 samples/s. By 38 ms it is 63 / 43 ms = 1465,
-    by 42 ms 68 / 47 ms = 1447, and without the third device 60 / 45 ms = 1333. So the best split
-    is 30/30/7.
+    Three devices take 10 ms a step and 1, 1 and 4 ms a sample, for at most 30 samples each; s is 5
+    ms. By 40 ms they can have done 30, 30 and 7: 67 / 45 ms = 1489 samples/s. By 38 ms it is 63 /
+    43 ms = 1465, by 42 ms 68 / 47 ms = 1447, and without the third device 60 / 45 ms = 1333. So the
+    best split is 30/30/7.
 
     Ties, within 1e-12, are decided in this order: more devices before fewer, so that a device is
     left out only if that is better; the shorter step, which is the smaller global batch; batches as
     even as the deadline allows; the first of equal devices. A device takes the fewest micro-batches
-    that keep the deadline, as even as they can be in no more time.
+    that keep the deadline; their sizes are as equal as they can be without taking longer.
     """
     best = _best_over_all_sets(problem)
     if not problem.micro_batch_tolerance or problem.global_batch is not None:
@@ -101,16 +105,20 @@ def _best_over_all_sets(problem: Problem) -> Allocation:
 
 
 def _best_within_set(problem: Problem, devices: frozenset[int]) -> Allocation | None:
-    """The best split over these devices or a subset whose sync is not longer than theirs."""
+    """The best split over these devices or a subset whose sync is not longer than theirs.
+
+    Raises NoSplitError and TooFineError; None if only subsets with a longer sync have a split.
+    """
     sync = problem.sync.curve(devices)
     allocation = Solver(with_only(problem, devices), sync).best()
     used = frozenset(allocation.split.used)
     busy_s = problem.busy_s(allocation.compute_s)
     if problem.sync.curve(used).at(busy_s) <= sync.at(busy_s):
         return allocation
-    # `used` lies in a smaller set that was measured slower than `devices`, so that this split was
-    # charged too little. A split outside that set has a device that the set lacks: require each of
-    # these in turn. This ends, because each call requires one device more.
+    # The split was charged too little: `used` lies in a smaller set with more sync. Example: {0, 1}
+    # was measured slower than {0, 1, 2}, and the search over {0, 1, 2} used only 0 and 1. All other
+    # splits use a device outside the slow set, here 2: require each such device in turn. This ends,
+    # because each call requires one device more.
     slow_set = problem.sync.smallest_measured_superset(used)
     best = None
     for device in sorted(devices - slow_set):
@@ -145,6 +153,7 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
+    # Only the difference is added, so the sync that the solver has charged stays.
     old_step_s = problem.step_time_s(allocation.compute_s)
     added_s = problem.step_time_s(computes_s) - old_step_s
     return replace(
@@ -157,8 +166,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
 def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
     """Halves the global batch of the best split as long as its value stays.
 
-    It stays if at most `_MAX_HALVING_LOSS` of the best split's value is lost in all and the same
-    devices are in use. A global batch that is asked for is not halved.
+    It stays if all halvings together lose at most `_MAX_HALVING_LOSS` of the best split's value,
+    and the same devices are in use. A global batch that the user asks for is not halved.
     """
     if problem.global_batch is not None:
         return best
@@ -172,7 +181,7 @@ def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
         halved = as_measured(half, halved)
         if problem.value(halved) < value_wanted:
             return smallest
-        reasons: list[Binds] = []
+        reasons: list[Binds] = []  # why each device gets no more samples
         for batch, reason in zip(halved.split.batches, halved.binds, strict=True):
             reasons.append("plateau" if batch and reason != "memory" else reason)
         smallest = replace(halved, binds=tuple(reasons))
@@ -211,8 +220,8 @@ def marked_left_out_for_sync(
 def added_fraction(problem: Problem, device: int) -> float | None:
     """The fraction by which a device raises the value: below 0 if it is not worth adding.
 
-    That is the best split with at least one granule on it, against the best without it. None if
-    either does not exist.
+    It compares the best split with at least one granule on the device and the best split without
+    the device. None if either does not exist.
     """
     others = set(range(len(problem.loads))) - {device}
     with_it = allocate_or_none(with_required(problem, {device}))

@@ -17,14 +17,14 @@ from gpubalance.settings.batch_split import BatchSplit
 
 # The smallest gain worth a change, a ratio of step times: old / new.
 _WORTH_A_CHANGE = 1.02
-# Splits are compared over this many of the latest steps, each number in turn. They are odd because
+# A change is looked for in this many of the latest steps, each number in turn. They are odd because
 # the median of an even number of steps may lie between two speeds.
 _WINDOWS = (5, 9, 17, 33, 65, 129, 257)
 # Frequent looks find false alarms, so a compute time may be off by twice its 95 % interval.
 _HALF_INTERVALS = 2.0
-_MIN_STEPS = 8  # that show how much a device's times vary
-# The effect of a change is learned from this many steps before and as many after it. Steps further
-# away may be at another speed.
+_MIN_STEPS = 8  # fewer steps don't show how much a device's times vary
+# After a change its effect is learned from the first 5, 9 and 17 steps, each time beside as many of
+# the steps before it, or fewer if there are fewer. Steps further away may be at another speed.
 _LEARNED_FROM = _WINDOWS[:3]
 # A device is at another speed if its time differs by more than this fraction (as in `balance`).
 _OTHER_SPEED = 0.05
@@ -46,21 +46,23 @@ class SplitChange:
 
 
 def _nothing() -> float:
-    """What a change costs before one was made."""
+    """The cost of a change in seconds, before any was made."""
     return 0.0
 
 
 class Rebalancer:
     """Takes the stamped steps of a training, and says when its split should change, and to what.
 
-    The new split is the best one of the same global batch, by `allocate` with the compute times
-    that `FixedCosts` predicts. It must
-    - be at least 2 % faster, for every combination of compute times inside twice their 95 %
-      intervals. Only steps of the present split count, the fewest of the latest that show it: so
-      old times are forgotten by themselves;
-    - save more than the last change cost, over the steps that are left; if these are unknown, over
-      as many as the present split has lasted;
-    - wait for the back-off, which is twice as long after each change that made steps slower.
+    The new split is the planner's best one (`allocate`) of the same global batch. Compute times are
+    predicted by `FixedCosts`: b samples in k micro-batches take a device β·(b + k·f) seconds. The
+    new split must
+    - be at least 2 % faster, even if each compute time is off by twice its 95 % interval, in
+      either direction. The latest 5 steps of the present split are looked at, then the latest 9,
+      …, 257: the first of these windows that shows the gain decides. So old times are forgotten;
+    - save more than the last change cost, over the steps that are left; if their number is unknown,
+      over as many as the present split has lasted;
+    - wait for the back-off: the first change that made steps slower sets it to 10 stamped steps,
+      each further one doubles it, and a device's new speed ends it.
 
     All processes of a cluster get the same steps, and come to the same splits.
     """
@@ -73,9 +75,9 @@ class Rebalancer:
     ) -> None:
         """Batches are multiples of `multiple` if the global batch is.
 
-        `limits` has the most samples that each device takes at a time. `fixed_samples` has each
-        device's f by a plan (see `FixedCosts`): the samples that take as long as the fixed cost of
-        a micro-batch. None is unknown.
+        `limits` has the most samples that each device takes at a time, None if unknown.
+        `fixed_samples` has each device's f by a plan: how many samples take as long as the fixed
+        cost of a micro-batch, None if unknown.
         """
         self._limits = limits
         self._multiple = multiple
@@ -83,7 +85,7 @@ class Rebalancer:
         self._steps_left: int | None = None
         self._cost_s: Callable[[], float] = _nothing
         self._accumulates = False  # whether devices may take several micro-batches
-        # Of former splits' steps, as `_variations` gives them; fewer than the longest window has.
+        # The latest 129 `_variations` of former splits' steps: they count in `_uncertainty`
         self._former_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
         self.begin()
 
@@ -97,7 +99,7 @@ class Rebalancer:
         self._steps_before: deque[StepTimes] = deque(maxlen=_LEARNED_FROM[-1])
         self._back_off = 0  # stamped steps in a split before it may change
         self._first_split: BatchSplit | None = None
-        # Each device's compute time in the first split / in the previous and in the present one
+        # Each device's compute time: first split / previous split, and first split / present one
         self._ratio_first_to_previous = [1.0] * len(self._limits)
         self._ratio_first_to_present = [1.0] * len(self._limits)
         # Since the first change: measured seconds, and those the first split would have needed
@@ -123,9 +125,9 @@ class Rebalancer:
     ) -> SplitChange | None:
         """Takes the next stamped step; returns the change that is worth it now.
 
-        `steps_left` are those of this training after the step, None if unknown. `cost_s` gives the
-        seconds that the last change cost. It is asked in the same steps of all processes, and must
-        give the same in all.
+        training/monitor.py calls this. `steps_left` are this training's steps after the stamped
+        one, None if unknown. `cost_s` gives the seconds that the last change cost. All processes
+        call it after the same steps, and it must give all of them the same seconds.
         """
         if not self._admit(step):
             return None
@@ -155,23 +157,32 @@ class Rebalancer:
         return None
 
     def _admit(self, step: StepTimes) -> bool:
-        """Whether the step counts as one of the present split; begins anew at an unexpected one."""
+        """Whether the step counts as one of the present split.
+
+        - It does not if it has fewer samples than the last one: an epoch's last, smaller batch.
+        - It does not if it has the old split after a change: its batch was dispatched before. It is
+          kept with the old split's steps.
+        - It does otherwise. If it has another split that was not changed to, or more samples, it
+          begins another training.
+        """
         split = step.split
-        seen = self._steps or self._steps_before
-        if seen:
-            last = seen[-1].split
-            if split.global_batch < last.global_batch:
-                return False  # an epoch's last, smaller batch
-            if split == last and not self._steps:
-                # Of the old split: the batch was dispatched before the change.
+        last_steps = self._steps or self._steps_before
+        if last_steps:
+            last_split = last_steps[-1].split
+            if split.global_batch < last_split.global_batch:
+                return False
+            # After a change, until the first step of the new split has come
+            awaits_new_split = not self._steps
+            if awaits_new_split and split == last_split:
                 self._steps_before.append(step)
                 return False
-            is_unexpected = split != last and bool(self._steps)
-            if is_unexpected or split.global_batch > last.global_batch:
+            is_unexpected = split != last_split and not awaits_new_split
+            if is_unexpected or split.global_batch > last_split.global_batch:
                 self.begin()
         if self._first_split is None:
             self._first_split = split
             self._accumulates |= split.accumulates
+            # Without accumulation no micro-batch is ever added, so no caution is needed.
             self._costs.may_add_micro_batches = not self._accumulates
         return True
 
@@ -180,7 +191,7 @@ class Rebalancer:
     ) -> SplitChange | None:
         """The change that the latest steps of the split show to be worth it, or None.
 
-        `earlier` are the steps of the split before these.
+        `earlier` are the steps of the same split before `latest`.
         """
         now = StepTimes.median_of(latest)
         # A cheap bound spares the solver in most steps.
@@ -189,7 +200,9 @@ class Rebalancer:
         best = self._best(now)
         if best is None:
             return None
+        # `best` was planned without sync and rest, which are the same in every split.
         gain = now.step_time_s / (best.step_time_s + now.common_s)
+        # If micro-batches may not be added yet, a changed speed may allow it below.
         if gain < _WORTH_A_CHANGE and self._costs.may_add_micro_batches:
             return None
         uncertainty = self._uncertainty(earlier, latest)
@@ -202,8 +215,8 @@ class Rebalancer:
         if len(earlier) >= _LEARNED_FROM[-1] and _has_other_speed(
             slowdown, uncertainty, clearly=True
         ):
-            # From the next look on, a split may be tried whose further micro-batches cost more than
-            # is known: at another speed that is worth it.
+            # A device's speed has clearly changed. From the next look on, splits with more
+            # micro-batches are tried too, though the cost of a further one is not known.
             self._costs.may_add_micro_batches = True
         if gain < _WORTH_A_CHANGE:
             return None
@@ -212,25 +225,26 @@ class Rebalancer:
         if not self._saves_more_than_it_costs(number, now.step_time_s * (1 - 1 / gain)):
             return None
         is_other_speed = _has_other_speed(slowdown, uncertainty)
-        if self._must_wait(now, is_other_speed=is_other_speed):
+        must_wait = self._update_back_off(now, is_other_speed=is_other_speed)
+        if must_wait:
             return None
         return SplitChange(number, now.split, best.split, gain, slowdown)
 
     def _leave_split(
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
     ) -> None:
-        """Begins with the steps of the next split."""
+        """Keeps what the next split needs of this one's steps, and forgets the others."""
         self._former_variations += [*_variations(earlier), *_variations(latest)]
         self._steps_before.clear()
-        # Only the later half: the earlier half may be at the old speed, because a median shows a
-        # new speed as soon as half of the steps have it.
+        # Only the later half: a median shows a new speed as soon as half of the steps have it, so
+        # the earlier half may be at the old speed.
         self._steps_before.extend(latest[len(latest) // 2 :])
         self._ratio_first_to_previous = self._ratio_first_to_present
         self._steps.clear()
         self._steps_in_split = 0
 
-    def _must_wait(self, now: StepTimes, *, is_other_speed: bool) -> bool:
-        """Whether the back-off puts the change off; resets or doubles the back-off if not."""
+    def _update_back_off(self, now: StepTimes, *, is_other_speed: bool) -> bool:
+        """Resets, doubles or leaves the back-off; returns whether the change must wait for it."""
         if is_other_speed:
             self._back_off = 0
             return False
@@ -244,40 +258,41 @@ class Rebalancer:
         return self._steps_in_split < self._back_off
 
     def _saves_more_than_it_costs(self, number: int, saved_s: float) -> bool:
-        """Whether saving so much in each step saves more than the last change cost."""
+        """Whether saving `saved_s` in each step saves more than the last change cost."""
         steps = self._steps_left
         if steps is None:
             steps = number - self._first_step_number
         return saved_s * steps > self._cost_s()
 
     def _min_step_s(self, now: StepTimes) -> float:
-        """Lower bound of a step: fractional samples, and every device finishes at one time T.
+        """A lower bound of the step time: samples can be divided, and all finish at one time T.
 
         A device takes min_s + b/rate + update_s for b samples. From Σ rate·(T - min_s - update_s)
         = B follows T = (B + Σ rate·(min_s + update_s)) / Σ rate.
         """
-        # A device that may accumulate takes full micro-batches, whose rate has their fixed cost;
-        # else it has the fixed cost of one piece whatever its batch.
+        # With accumulation all micro-batches are full: their fixed cost is part of the rate, and
+        # min_s is 0. Without, min_s is the fixed cost of the only micro-batch.
         min_micro_batches = 0 if self._accumulates else 1
         numerator = float(now.split.global_batch)
         rates = 0.0
         for device, update_s in enumerate(now.update_s):
             size = self._max_micro_batch(now.split, device)
-            min_s = self._costs.compute_s(now, device, 0, min_micro_batches)
-            rate = size / (self._costs.compute_s(now, device, size, 1) - min_s)
+            full_s = self._costs.compute_s(now, device, batch=size, count=1)
+            min_s = self._costs.compute_s(now, device, batch=0, count=min_micro_batches)
+            rate = size / (full_s - min_s)
             numerator += rate * (min_s + update_s)
             rates += rate
         return numerator / rates + now.common_s
 
     def _max_micro_batch(self, split: BatchSplit, device: int) -> int:
-        """The most samples that a device takes at a time; those that it trains with fit."""
+        """The most samples that a device takes at a time: at least its present ones, which fit."""
         limit = self._limits[device] or split.global_batch
         return max(limit, split.micro_batches[device])
 
     def _best(self, now: StepTimes) -> Allocation | None:
-        """The planner's best split of the global batch, its step time without sync and rest.
+        """The planner's best split of the global batch; its step time lacks `now.common_s`.
 
-        None if there is none, or if a device can't take a multiple: the split then stays.
+        None if there is no split, or if a device's limit is below the multiple.
         """
         split = now.split
         is_multiple = split.global_batch % self._multiple == 0
@@ -295,6 +310,7 @@ class Rebalancer:
         )
         if best is None:
             return None
+        # As even as multiples allow. Every device is required, so `count` is at least 1.
         micro_batches = []
         for batch, size in zip(best.split.batches, sizes, strict=True):
             count = _ceil_div(batch, size)
@@ -304,30 +320,30 @@ class Rebalancer:
     def _load(self, now: StepTimes, device: int, size: int, multiple: int) -> Load:
         """A device for the planner, in micro-batches of at most `size` samples.
 
-        The planner sees all its micro-batches as one large batch. Its curve has two points for each
-        number of micro-batches: their fewest samples and their most.
+        The planner sees all micro-batches of a step as one large batch. For each number of
+        micro-batches the curve has two points: their fewest samples and their most.
         """
         # A device that gets more samples may take twice as many micro-batches as any does now.
-        most_micro_batches = 2 * max(now.split.counts) if self._accumulates else 1
+        max_count = 2 * max(now.split.counts) if self._accumulates else 1
         times_s = {}
-        for count in range(1, most_micro_batches + 1):
+        for count in range(1, max_count + 1):
             for batch in ((count - 1) * size + multiple, count * size):
                 times_s[batch] = self._costs.compute_s(now, device, batch, count)
         curve = Curve(tuple(times_s), tuple(times_s.values()))
-        most = most_micro_batches * size
-        return Load(curve, most, now.update_s[device], required=True)
+        limit = max_count * size
+        return Load(curve, limit, now.update_s[device], required=True)
 
     def _uncertainty(
         self, earlier: Sequence[StepTimes], latest: Sequence[StepTimes]
     ) -> list[float] | None:
         """Relative uncertainty of each device's median compute time in the latest steps.
 
-        It is twice the 95 % interval's half-width. None if it is unknown.
+        It is twice the 95 % interval's half-width: 0.02 is ± 2 %. None if it is unknown.
         """
         present = [*_variations(earlier), *_variations(latest)]
         variations = [*self._former_variations, *present]
         uncertainty = []
-        # Only the latest: old instability says nothing about a card that is steady now.
+        # Only the latest 257: old instability says nothing about a card that is steady now.
         for of_device in zip(*variations[-_WINDOWS[-1] :], strict=True):
             estimate = spread(of_device)
             if estimate is None:
@@ -335,12 +351,13 @@ class Rebalancer:
             # Without an error the devices are simulated: few steps are enough.
             if estimate.error and len(of_device) < _MIN_STEPS:
                 return None
+            # `estimate.error` is that of the median of all variations; `latest` are fewer.
             error = estimate.error * math.sqrt(len(of_device) / len(latest))
             uncertainty.append(_HALF_INTERVALS * t95(estimate.freedom) * error)
         return uncertainty
 
     def _learn(self, before: Sequence[StepTimes], after: Sequence[StepTimes]) -> None:
-        """Learns what the change of the split has made of each device's compute time."""
+        """Learns each device's fixed cost, and its compute time's ratio to the first split's."""
         old = StepTimes.median_of(before)
         now = StepTimes.median_of(after)
         old_over_now = map(truediv, old.compute_s, now.compute_s)
@@ -363,40 +380,41 @@ def _ceil_div(dividend: int, divisor: int) -> int:
 
 
 def _min_gain(now: StepTimes, best: Allocation, uncertainty: Sequence[float]) -> float:
-    """The worst-case gain, old / new step time, if each compute time may be off in its way.
+    """The worst-case gain, old / new step time, if each compute time may be off either way.
 
-    A time t may be from t·exp(-u) to t·exp(u) in both splits, u being its uncertainty. The gain is
-    least if the device that is slowest in the new split takes the longest, and all others the
-    shortest. Which one is slowest then is not known: each is tried, and the least gain counts.
+    With an uncertainty of u, a device's time t may be from t·exp(-u) to t·exp(u), by the same
+    factor in both splits. The gain is least if the slowest device of the new split takes the
+    longest, and all others the shortest. Which device will be the slowest is not known, so each is
+    tried, and the least gain counts.
     """
     gains = []
     for slowest, new_s in enumerate(best.compute_s):
-        old_s = 0.0
+        old_busy_s = 0.0
         for device, compute_s in enumerate(now.compute_s):
             sign = 1 if device == slowest else -1
             possible_s = compute_s * math.exp(sign * uncertainty[device])
-            old_s = max(old_s, possible_s + now.update_s[device])
-        max_s = new_s * math.exp(uncertainty[slowest]) + now.update_s[slowest]
-        gains.append((old_s + now.common_s) / (max_s + now.common_s))
+            old_busy_s = max(old_busy_s, possible_s + now.update_s[device])
+        new_busy_s = new_s * math.exp(uncertainty[slowest]) + now.update_s[slowest]
+        gains.append((old_busy_s + now.common_s) / (new_busy_s + now.common_s))
     return min(gains)
 
 
 def _has_other_speed(
     slowdown: Sequence[float], uncertainty: Sequence[float], *, clearly: bool = False
 ) -> bool:
-    """Whether a device's time differs by more than 5 % and its uncertainty.
+    """Whether a device's time has changed by more than 5 % plus its uncertainty.
 
-    `clearly` takes twice the uncertainty, where being wrong costs something.
+    `clearly` takes twice the uncertainty, for an answer that costs something if it is wrong.
     """
     factor = 2 if clearly else 1
-    for ratio, of_device in zip(slowdown, uncertainty, strict=True):
-        if abs(ratio - 1) > _OTHER_SPEED + factor * of_device:
+    for ratio, may_be_off in zip(slowdown, uncertainty, strict=True):
+        if abs(ratio - 1) > _OTHER_SPEED + factor * may_be_off:
             return True
     return False
 
 
 def _variations(steps: Sequence[StepTimes]) -> list[tuple[float, ...]]:
-    """For each step, each device's share of the compute, relative to its median share."""
+    """[step][device]: a device's share of the step's compute, over its median share; 1 is usual."""
     shares = [compute_shares(step) for step in steps]
     medians = [median(of_device) for of_device in zip(*shares, strict=True)]
     return [tuple(map(truediv, of_step, medians)) for of_step in shares]

@@ -17,61 +17,63 @@ from gpubalance.planning.allocate import (
 from gpubalance.planning.problem import Allocation, Load, Problem
 from gpubalance.planning.sync import Syncs
 
-# At most this many devices (or hosts), the slowest, are candidates for leaving out. All their
-# subsets are tried: 2^6 at most.
+# The slowest devices are candidates for leaving out, at most this many. All their subsets are
+# tried, and likewise those of the slowest hosts: at most 2^6 each.
 _MAX_CANDIDATES = 6
 
 Devices: TypeAlias = frozenset[int]
 
 
-def next_subset_to_measure(problem: Problem, above: float) -> Devices | None:
-    """The devices to learn about next, because a split over fewer may be worth more than `above`.
+def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | None:
+    """The devices to time or measure next, or None if no split over fewer devices is promising.
 
-    A balance asks this between its rounds, until it is None. It times sums of gradients over the
-    devices, or measures their best split if sums can teach nothing more about them
-    (`Syncs.nothing_more_to_learn`). `above` is a value of the objective, as samples/s: 1.004 × that
-    of the best split.
+    `_fewer_devices` in jobs/balance/rounds.py calls this between two rounds. If sums can tell more
+    about the returned devices (`Syncs.sums_can_tell_more`), it times sums of gradients over them
+    and calls again. Otherwise, or if it has timed many sums, the next round measures their best
+    split. `value_to_beat` is a value as of `Problem.value`, usually samples/s: 1.004 × the best
+    split's.
 
-    A set of devices is promising if its best split would be worth more than `above` even with the
-    least sync that it can have (`Syncs.minimum`).
+    A set of devices is promising if its best split would be worth more than `value_to_beat` with
+    the least sync that the set may have (`Syncs.minimum`).
     1. Take the most valuable promising set. Without one, return None.
-    2. If sums can teach nothing more about it, and its sum may be clearly faster than over its
-       superset, return it.
-    3. Else return the subset of it (or itself) that is in most of the promising sets. If sums can
-       teach more about the set, it is one about which they can, too.
+    2. If sums can't tell more about this set, but its sum may be clearly faster than the sum over
+       its superset: return the set.
+    3. Otherwise return the subset of this set, or the set itself, that lies in the most promising
+       sets. If sums can tell more about the set, only subsets about which they can tell more count.
 
-    A sum over a set is taken to be no faster than over its subset. So where all sums take equally
-    long, one timing over the subset rules out every set.
+    A sum over a set is assumed to take at least as long as over each subset. So if the sets 012 and
+    013 are promising, a slow sum over their subset 01 rules out both.
     """
-    values = {}
-    for devices in _candidate_sets(problem, above):
-        if devices not in problem.sync.measured:
-            values[devices] = _value(problem, devices, problem.sync.minimum(devices))
-    promising = [devices for devices, value in values.items() if value > above]
+    sync = problem.sync
+    max_values = {}  # with the least sync that a set may have
+    for devices in _candidate_sets(problem, value_to_beat):
+        if devices not in sync.measured:
+            max_values[devices] = _value(problem, devices, sync.minimum(devices))
+    promising = [
+        devices for devices, value in max_values.items() if value > value_to_beat
+    ]
     if not promising:
         return None
-    best = max(promising, key=values.__getitem__)
+    best = max(promising, key=max_values.__getitem__)
     # A subset that can't take the global batch has a value of 0.
-    subsets = [subset for subset in values if subset <= best and values[subset] > 0]
-    if not problem.sync.nothing_more_to_learn(best):
-        subsets = [
-            subset
-            for subset in subsets
-            if not problem.sync.nothing_more_to_learn(subset)
-        ]
-    elif problem.sync.may_be_faster(best):
+    subsets = [
+        subset for subset in max_values if subset <= best and max_values[subset] > 0
+    ]
+    if sync.sums_can_tell_more(best):
+        subsets = [subset for subset in subsets if sync.sums_can_tell_more(subset)]
+    elif sync.sum_may_be_faster(best):
         return best
 
-    def sets_decided_by(subset: Devices) -> tuple[int, float]:
-        return sum(subset <= devices for devices in promising), values[subset]
+    def promising_sets_and_value(subset: Devices) -> tuple[int, float]:
+        return sum(subset <= devices for devices in promising), max_values[subset]
 
-    return max(subsets, key=sets_decided_by)
+    return max(subsets, key=promising_sets_and_value)
 
 
 def best_split_using_exactly(problem: Problem, devices: Devices) -> Allocation | None:
     """The best split in which all these devices have samples and no others, or None.
 
-    It assumes the least sync that they may have (`Syncs.optimistic`).
+    It is planned with the sync of `Syncs.optimistic`.
     """
     sync_s = problem.sync.optimistic(devices)
     allocation = _best_over(with_required(problem, devices), devices, sync_s)
@@ -82,6 +84,7 @@ def best_split_using_exactly(problem: Problem, devices: Devices) -> Allocation |
 
 def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
     """The value of the best split over these devices with that sync; 0 without a split."""
+    # Without a tolerance: the highest value counts, not the fewest micro-batches close to it.
     allocation = _best_over(
         replace(problem, micro_batch_tolerance=0.0), devices, sync_s
     )
@@ -91,16 +94,17 @@ def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
 
 
 def _best_over(problem: Problem, devices: Devices, sync_s: float) -> Allocation | None:
-    """The best split over these devices or some of them, if each set of them has that sync."""
+    """The best split over these devices or a subset, if every set of them takes `sync_s`."""
     one_sync = Syncs(otherwise_s=sync_s)
     return allocate_or_none(replace(with_only(problem, devices), sync=one_sync))
 
 
-def _candidate_sets(problem: Problem, above: float) -> list[Devices]:
-    """All able devices minus some devices, or some hosts, whose removal may pay. Two stay at least.
+def _candidate_sets(problem: Problem, value_to_beat: float) -> list[Devices]:
+    """The able devices without some of the devices, or hosts, whose removal may pay.
 
-    Without a device that may be removed, the others' split is worth more than `above` if their sync
-    is 0. Of these devices the slowest are removed, in every combination; likewise hosts.
+    An able device can take samples. Its removal may pay if the others' split would be worth more
+    than `value_to_beat` with a sync of 0. The slowest such devices are removed, in every
+    combination that leaves two devices or more; likewise hosts.
     """
     able = frozenset(number for number, load in enumerate(problem.loads) if load.limit)
     hosts: dict[int, set[int]] = defaultdict(set)
@@ -111,7 +115,9 @@ def _candidate_sets(problem: Problem, above: float) -> list[Devices]:
     sets = set()
     for groups in (by_device, by_host):
         removable_groups = [
-            group for group in groups if _value(problem, able - group, 0.0) > above
+            group
+            for group in groups
+            if _value(problem, able - group, 0.0) > value_to_beat
         ]
         for removed in _unions(_slowest(problem.loads, removable_groups)):
             if len(able) - len(removed) > 1:
@@ -124,7 +130,8 @@ def _slowest(loads: Sequence[Load], groups: Sequence[Set[int]]) -> list[Set[int]
 
     def rate(number: int) -> float:
         load = loads[number]
-        return load.limit / (load.model.step_time_s(load.limit) + load.update_s)
+        compute_s = load.model.step_time_s(load.limit)
+        return load.limit / (compute_s + load.update_s)
 
     by_rate = sorted(groups, key=lambda group: sum(map(rate, group)))
     return by_rate[:_MAX_CANDIDATES]

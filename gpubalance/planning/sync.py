@@ -22,20 +22,20 @@ MIN_PACK_BYTES = 64 << 10
 # The first pack is this fraction of the others, so that summing begins early.
 # (DistributedDataParallel has a smaller first bucket, too: 1 MiB.)
 _FIRST_PACK = 0.25
-# Packs are used only if their exposed time is at most this fraction of one all-reduce's.
+# Packs are used only if their exposed time is at most this fraction of one all-reduce's time.
 _MAX_EXPOSED = 0.5
-_RATIO = 4  # between a size of packs and the ones that are tried beside it
+_RATIO = 4  # between the size of packs in use and the sizes that are tried beside it
 # The backward pass is this fraction of compute: it multiplies twice where the forward pass
-# multiplies once. Packs are summed meanwhile.
+# multiplies once. Packs are summed during the backward pass.
 _BACKWARD = 2 / 3
 
 
 @dataclass(frozen=True)
 class SyncCurve:
-    """A set's seconds of sync by its busy time: the longest compute plus update of its devices.
+    """The sync of a set of devices over its busy time, the longest compute plus update of a device.
 
-    Points are (busy, sync), by busy time; sync is linear between two points, and that of the
-    nearest point beyond them.
+    Points are (busy time, sync) in seconds, sorted. Sync is linear between two points. Before the
+    first point it is the first point's, after the last point the last one's.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -44,44 +44,45 @@ class SyncCurve:
     def through(cls, measured: Iterable[tuple[float, float]]) -> SyncCurve:
         """The curve of measured points, one at least.
 
-        A longer backward pass hides more, until only the last pack is left. So from (b₁, s₁) to
-        (b₂, s₂) with s₁ > s₂ sync is max(s₂, s₁ - ⅔·(b - b₁)), and never above the straight line.
-        (100, 40) and (400, 10) ms give 20 ms at 130 ms and 10 ms from 145 ms on.
+        (100, 40) and (400, 10) ms give a sync of 20 ms at 130 ms, and 10 ms from 145 ms on: a
+        longer backward pass hides more sync, ⅔ s per second of busy time, until only the last pack
+        is exposed. If sync can't fall to the next point's before that point, or rises to it, the
+        curve between both points is a straight line.
 
-        No step is planned to take longer than one with a longer busy time: if one was measured so,
-        it counts with the shorter step time.
+        busy + sync never falls as busy rises. A point with a longer step time than a later point is
+        lowered to the later point's step time.
         """
         points: list[tuple[float, float]] = []
-        shortest_s = math.inf
+        min_step_s = math.inf
         for busy_s, sync_s in sorted(measured, key=lambda point: (-point[0], point[1])):
-            shortest_s = min(shortest_s, busy_s + sync_s)
-            points.insert(0, (busy_s, shortest_s - busy_s))
+            min_step_s = min(min_step_s, busy_s + sync_s)
+            points.insert(0, (busy_s, min_step_s - busy_s))
         knees = []
-        for (busy_s, sync_s), (later_s, less_s) in pairwise(points):
-            knee_s = busy_s + (sync_s - less_s) / _BACKWARD
-            if busy_s < knee_s < later_s:
-                knees.append((knee_s, less_s))
+        for (busy_s, sync_s), (next_busy_s, next_sync_s) in pairwise(points):
+            flat_from_s = busy_s + (sync_s - next_sync_s) / _BACKWARD
+            if busy_s < flat_from_s < next_busy_s:
+                knees.append((flat_from_s, next_sync_s))
         return cls(tuple(sorted(points + knees)))
 
     def at(self, busy_s: Any) -> Any:
-        """The sync at a busy time, or at each one of an array."""
-        known_s, syncs_s = zip(*self.points, strict=True)
-        return np.interp(busy_s, known_s, syncs_s)
+        """The seconds of sync at a busy time, or at each busy time of an array."""
+        known_busy_s, syncs_s = zip(*self.points, strict=True)
+        return np.interp(busy_s, known_busy_s, syncs_s)
 
 
 @dataclass(frozen=True)
 class Syncs:
     """Seconds of sync by the set of devices in use; devices are the numbers of a problem's loads.
 
-    A set in `measured` takes what was measured. Any other set is planned with the sync of its
-    smallest measured superset, which is the most that it may take. Without such a superset it is
-    planned with the longest measured sync, or with `otherwise_s` if nothing was measured.
+    A set in `measured` has its measured sync. Any other set is planned with the sync of its
+    smallest measured superset, because fewer devices need no more. Without such a superset the set
+    is planned with the longest measured sync, or with `otherwise_s` if nothing was measured.
 
     `sums_s` has, for some sets, the seconds of a sum of all gradients over the set. Sums are timed
     alone, with no compute running.
 
-    `curves` has the measured sets whose sync is known at several busy times. Sets are compared
-    by the sync in `measured`, splits take that of the curve.
+    `curves` has the measured sets whose sync is known at several busy times. Sets are compared by
+    the sync in `measured`; a split is planned with its set's curve, if there is one.
     """
 
     measured: Mapping[frozenset[int], float] = field(default_factory=dict)
@@ -97,7 +98,7 @@ class Syncs:
         return self.measured.get(superset, self.longest_s)
 
     def curve(self, used: Set[int]) -> SyncCurve:
-        """The same by the busy time; `of` at each, if only one was measured."""
+        """The curve of their smallest measured superset; without a curve `of` at each busy time."""
         superset = self.smallest_measured_superset(used)
         if len(used) > 1 and superset in self.curves:
             return self.curves[superset]
@@ -111,62 +112,64 @@ class Syncs:
     def minimum(self, used: Set[int]) -> float:
         """The least sync that these devices may have, by what is known; 0 if nothing is.
 
-        Let s be the sync of their smallest measured superset, S the sum over it, and S' the longest
-        timed sum over these devices or a subset. With the error of a timing, S counts as 1.03·S and
-        S' as 0.97·S'. Fewer devices save at most what their sum is faster:
-        1. s ≤ 1.03·S: they save at most 1.03·S - 0.97·S' seconds.
-        2. s > 1.03·S, because packs may take longer than one sum: they save at most the same
-           fraction of s, which leaves s·0.97·S' / (1.03·S).
+        Example: the sum over the devices 0, 1, 2 took S = 10 ms, over 0, 1 it took S' = 4 ms. A
+        timing may be off by 3 %, so S is up to 10.3 ms and S' at least 3.88 ms. How much sync do 0
+        and 1 have at least, if 0, 1, 2 have a sync s?
 
-        Sums over the devices 0, 1, 2 and over 0, 1 took S = 10 ms and S' = 4 ms. If s is 8 ms, 0
-        and 1 have at least 8 - (10.3 - 3.88) = 1.6 ms of sync; if s is 20 ms, 20·3.88/10.3 = 7.5.
+            s ≤ 1.03·S    s - (1.03·S - 0.97·S')    8 ms: 8 - 6.42 = 1.58 ms
+            s > 1.03·S    s · 0.97·S' / (1.03·S)    20 ms: 20 · 3.88/10.3 = 7.53 ms
 
-        No set has less sync than a measured subset of it. None has more than `of` gives.
+        Without 2 they save at most the seconds by which their sum is faster. If s is longer than
+        the sum, as packs may make it, they save at most the same fraction of s as of the sum.
+
+        In general s is the sync of the smallest measured superset, S the sum over that superset,
+        and S' the longest timed sum over these devices or a subset. No set has less sync than a
+        measured subset, and none has more than `of` gives.
         """
         min_s = _max_of_subsets(self.measured, used)
         superset = self.smallest_measured_superset(used)
         if superset in self.sums_s:
             superset_s = self.measured[superset]
-            superset_sum_s = (1 + _TIMING_ERROR) * self.sums_s[superset]
-            sum_s = (1 - _TIMING_ERROR) * _max_of_subsets(self.sums_s, used)
-            if superset_s > superset_sum_s > 0:
-                left_s = superset_s * sum_s / superset_sum_s
+            max_superset_sum_s = (1 + _TIMING_ERROR) * self.sums_s[superset]
+            min_sum_s = (1 - _TIMING_ERROR) * _max_of_subsets(self.sums_s, used)
+            if superset_s > max_superset_sum_s > 0:
+                left_s = superset_s * min_sum_s / max_superset_sum_s
             else:
-                left_s = superset_s - (superset_sum_s - sum_s)
+                left_s = superset_s - (max_superset_sum_s - min_sum_s)
             min_s = max(min_s, left_s)
         return min(self.of(used), min_s)
 
     def optimistic(self, used: Set[int]) -> float:
-        """`minimum` if a measured set contains these devices, else `of`."""
+        """`minimum` if a measured set contains these devices, else `of`.
+
+        Without a measured superset nothing says that their sync may be shorter.
+        """
         if self.smallest_measured_superset(used):
             return self.minimum(used)
         return self.of(used)
 
-    def nothing_more_to_learn(self, used: Set[int]) -> bool:
-        """Whether timing sums would teach nothing more about these devices' least sync.
-
-        Sums can be timed only on devices inside a measured set. The sum over these devices takes at
-        least as long as over any timed subset, and at most as long as over the superset: if these
-        two agree, it is known.
-        """
+    def sums_can_tell_more(self, used: Set[int]) -> bool:
+        """Whether timing sums over these devices and their superset can still raise `minimum`."""
         superset = self.smallest_measured_superset(used)
         if not superset:
-            return True
+            return False  # sums are timed only on devices inside a measured set
         if superset not in self.sums_s:
-            return False
-        return frozenset(used) in self.sums_s or not self.may_be_faster(used)
+            return True
+        is_timed = frozenset(used) in self.sums_s
+        # If the sum over a timed subset takes as long as over the superset, so does this one.
+        return not is_timed and self.sum_may_be_faster(used)
 
-    def may_be_faster(self, used: Set[int]) -> bool:
+    def sum_may_be_faster(self, used: Set[int]) -> bool:
         """Whether a sum over these devices may be clearly faster than over their superset."""
-        least_sum_s = _max_of_subsets(self.sums_s, used)
+        min_sum_s = _max_of_subsets(self.sums_s, used)
         superset_sum_s = self.sums_s.get(self.smallest_measured_superset(used), 0.0)
-        return (1 + _TIMING_ERROR) * least_sum_s < (1 - _TIMING_ERROR) * superset_sum_s
+        return (1 + _TIMING_ERROR) * min_sum_s < (1 - _TIMING_ERROR) * superset_sum_s
 
     def restricted_to(self, devices: Sequence[int]) -> Syncs:
-        """The syncs of these devices' subsets; `devices[n]` gets the number n.
+        """The syncs of these devices and their subsets; `devices[n]` gets the number n.
 
-        The set of all of them counts as measured, so `otherwise_s` is not needed. `sums_s` is left
-        out: who compares such splits times no sums.
+        All these devices together count as measured, so `otherwise_s` is not needed. `sums_s` is
+        left out: the caller, jobs/plan/splits.py, times no sums.
         """
         used = set(devices)
         syncs = {frozenset(range(len(devices))): self.of(used)}
@@ -179,9 +182,10 @@ class Syncs:
         return Syncs(syncs, curves=curves)
 
     def smallest_measured_superset(self, used: Set[int]) -> frozenset[int]:
-        """The smallest measured set with all these devices, itself if measured; empty for none.
+        """The smallest measured set that has all these devices; empty if there is none.
 
-        Of equally many devices it is the set with the least sync.
+        It is the set of these devices itself, if that was measured. Of several equally small sets
+        it is the one with the least sync.
         """
         supersets = [devices for devices in self.measured if devices >= used]
         return min(
@@ -192,21 +196,21 @@ class Syncs:
 
 
 def _max_of_subsets(seconds: Mapping[frozenset[int], float], used: Set[int]) -> float:
-    """The longest time of these devices or of a subset; 0 if none has a time."""
+    """The longest time in `seconds` of these devices or a subset of them; 0 if there is none."""
     of_subsets_s = [took_s for devices, took_s in seconds.items() if devices <= used]
     return max(of_subsets_s, default=0.0)
 
 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
-    """The size of packs with which the all-reduce ends soonest after the last gradient, or 0.
+    """The bytes of a pack with which the all-reduce ends soonest after the last gradient, or 0.
 
-    G bytes of gradients make G/p packs of p bytes. Each costs the latency l, and only the last is
-    exposed: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). That is
-    rounded to a power of two, so that two measurements of one link give one size, which costs at
-    most 6 %. At most it is MAX_PACK_BYTES, which is no power of two.
+    G bytes of gradients make G/p packs of p bytes. Each pack costs the latency l. Only the last
+    pack is exposed: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). p
+    is rounded to a power of two, so that two measurements of one link give the same size: that
+    costs at most 6 %. p is at most MAX_PACK_BYTES, which is no power of two.
 
-    Returns 0 (one all-reduce) if packs would leave exposed more than half of its l + G/v, because
-    packing slows the compute that hides it.
+    One all-reduce of everything takes l + G/v. Returns 0 to choose it if packs would leave more
+    than half of that time exposed, because packing slows the compute that hides the rest.
     """
     ideal = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
     possible = max(MIN_PACK_BYTES, min(ideal, MAX_PACK_BYTES))
@@ -221,8 +225,8 @@ def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -
 def sizes_beside(pack_bytes: int, gradient_bytes: int) -> set[int]:
     """At most two other sizes of packs to try, in bytes: four times smaller and four times larger.
 
-    0 means one pack of everything: a size that is not below `gradient_bytes` becomes 0. Beside 0, a
-    sixteenth and a quarter of the gradients are tried.
+    0 is one pack of everything. A size of `gradient_bytes` or more becomes 0. Beside a `pack_bytes`
+    of 0, a sixteenth and a quarter of the gradients are tried.
     """
     if pack_bytes:
         tried = [pack_bytes // _RATIO, pack_bytes * _RATIO]
@@ -240,9 +244,10 @@ def packs_of(
 ) -> list[list[int]]:
     """The indices of the values in each pack, in the order in which the packs are summed.
 
-    A value is (what it must have in common with the others of its pack: its dtype; its bytes). The
-    last values come first, because the backward pass begins with the last layers. A pack is closed
-    once it has `pack_bytes`; with 0 there is one pack for each dtype.
+    A value is (kind, bytes). Only values of one kind share a pack: a kind is a dtype, or a value's
+    own place. The last values come first, because the backward pass begins with the last layers. A
+    pack is closed once it has `pack_bytes`, the first of a kind once it has a quarter of that. With
+    0 there is one pack for each kind.
     """
     packs: list[list[int]] = []
     open_packs: dict[Hashable, list[int]] = {}

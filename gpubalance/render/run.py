@@ -41,18 +41,20 @@ from gpubalance.results.run import (
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import ON_HELD_BATCHES, OWN_SPLIT, window_place
 
-_SHOWN = 1e-3  # of a step: what is less changes none of its figures
+# Of a step, or of the solo sum: smaller parts are not shown, as they change no printed figure.
+_MIN_PART = 1e-3
 REST = "the rest"
-_MOST_CAUSES = 4
+_MAX_CAUSES = 4  # rows of `gap_parts`, besides the rest
 
 
 def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
-    Left out are an update of no duration, what a single device has not, and what a step does not
-    wait for. With noise the slowest device waits in those steps in which another one is the
-    slowest. The parts are of the steps that were timed: where these took longer than the others,
-    that is subtracted.
+    Terms may be missing: an update of 0 s; the sync and imbalance of a single device; waits for
+    input and rare slow steps, if there were none; and the slowest device's wait, if it is below
+    0.1 % of the step. That device waits in those steps in which, by noise, another device is the
+    slowest. Compute and update are measured in the stamped steps: if these took longer than the
+    others, the excess is subtracted.
     """
     step_s = step.step_time_s.median if isinstance(step, Run) else step.step_time_s
     are_several = sum(part.batch > 0 for part in parts) > 1
@@ -60,14 +62,14 @@ def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
     terms = [f"slowest compute {format_seconds(slowest.compute_s)}"]
     if slowest.update_s:
         terms.append(f"update {format_seconds(slowest.update_s)}")
-    if isinstance(slowest, Replica) and slowest.wait_s > _SHOWN * step_s:
+    if isinstance(slowest, Replica) and slowest.wait_s > _MIN_PART * step_s:
         terms.append(f"wait {format_seconds(slowest.wait_s)}")
     if are_several:
         terms.append(f"sync {format_seconds(step.sync_s)}")
     if isinstance(step, Run):
         terms += _measured_terms(step)
     text = f"step {format_seconds(step_s)} = {' + '.join(terms)}"
-    if isinstance(step, Run) and step.excess_s > _SHOWN * step_s:
+    if isinstance(step, Run) and step.excess_s > _MIN_PART * step_s:
         text += f" − {format_seconds(step.excess_s)} (timestamped steps were slower)"
     if are_several:
         text += f"; imbalance {step.imbalance:.3f} (1 = they finish together)"
@@ -75,7 +77,7 @@ def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
 
 
 def _measured_terms(run: Run) -> list[str]:
-    """What no prediction has: waiting for input, and rare slow steps."""
+    """The terms that no prediction has: waiting for input, and what slow steps add to the step."""
     terms = []
     input_s = run.awaited_input_s
     if input_s is not None:
@@ -87,7 +89,7 @@ def _measured_terms(run: Run) -> list[str]:
 
 
 def _how_rare(run: Run) -> str:
-    """` (2 of 27 steps timed alone took over 1.5 × the median)`; empty where that is not known."""
+    """` (2 of 27 steps timed one by one took over 1.5 × the median)`; empty if that is unknown."""
     steps = run.slow_steps
     if steps is None:
         return ""
@@ -103,7 +105,7 @@ def _how_rare(run: Run) -> str:
 
 
 class Loss(NamedTuple):
-    """A cause, and the samples per second that it costs; below 0 it is a gain."""
+    """A cause, and its cost `rate` in samples per second; below 0 it is a gain."""
 
     cause: str
     rate: float
@@ -116,7 +118,7 @@ class Loss(NamedTuple):
 
 
 def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
-    """Every part, in order from the solo sum to what the devices give together."""
+    """Every cause, in the order that leads from the solo sum to the devices' common throughput."""
     losses = [
         Loss("left out", gap.left_out),
         Loss("not each device's best batch size", gap.batch_sizes),
@@ -136,12 +138,12 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
 def large_losses(
     devices: Sequence[Device], gap: SoloGap, maximum: int | None = None
 ) -> list[Loss]:
-    """The parts of at least 0.1 % of the solo sum; with `maximum`, so many of them, the largest.
+    """The losses of at least 0.1 % of the solo sum; with `maximum`, at most so many, the largest.
 
-    What is left stands last, as `REST`, if it adds up to that.
+    The sum of all other losses comes last, as `REST`, if it is at least 0.1 % too.
     """
     losses = all_losses(devices, gap)
-    minimum = _SHOWN * gap.solo_sum
+    minimum = _MIN_PART * gap.solo_sum
     by_size = sorted(losses, key=lambda loss: -abs(loss.rate))
     large = [loss for loss in by_size if abs(loss.rate) >= minimum][:maximum]
     rest = sum(loss.rate for loss in losses if loss not in large)
@@ -153,7 +155,7 @@ def large_losses(
 
 def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Paragraph]:
     """Why the devices gave less together than alone: a sum of the largest causes, as a table."""
-    losses = large_losses(devices, gap, _MOST_CAUSES)
+    losses = large_losses(devices, gap, _MAX_CAUSES)
     if not losses:
         return
     rows = [
@@ -172,7 +174,7 @@ def window_text(
 ) -> str:
     """`window 1 of 3: GPU:0 [820] 1279 samples/s …` of the run's own split.
 
-    Of the others only the rate: `window 1 of 3, the even split, 694/694: 1834 samples/s`.
+    Of another split only the rate: `window 1 of 3, the even split, 694/694: 1834 samples/s`.
     """
     head = window_place(number, of)
     if name == OWN_SPLIT:
@@ -201,11 +203,14 @@ def measured_text(devices: Sequence[Device], measured: Measurement) -> str:
 
 
 def run_summary(
-    run: Run, epoch: int | None = None, pipeline_after: InputPipeline | None = None
+    run: Run,
+    epoch_samples: int | None = None,
+    pipeline_after: InputPipeline | None = None,
 ) -> Iterator[Paragraph]:
-    """The answer and where each device's time goes; with `epoch`, the time of that many samples.
+    """The answer, where each device's time goes and, with `epoch_samples`, an epoch's time.
 
-    `pipeline_after` is the user's own if it was measured after the run, as a balance does.
+    `pipeline_after` is the user's own input pipeline, if it was measured only after the run: a
+    balance does that.
     """
     yield from pipeline_sentences(
         run.pipeline,
@@ -215,9 +220,9 @@ def run_summary(
     )
     yield run_headline(run)
     yield from gain_sentences(run, run.baselines, run.split, verb="gave")
-    yield from worth_sentences(run, epoch, pipeline_after)
+    yield from worth_sentences(run, epoch_samples, pipeline_after)
     yield BLANK
-    # The head of each first column, and its cells: devices' names have no head.
+    # The first columns, each with its head and its cells: the devices' names have no head.
     first_columns = {"": names_of(run.devices), "batch": batch_of}
     yield device_table(run.devices, run.replicas, first_columns)
     idle = [run.label(device) for device, batch in enumerate(run.batches) if not batch]
@@ -232,7 +237,7 @@ def run_summary(
 
 
 def _summing(run: Run) -> Iterator[str]:
-    """How gradients are summed, if part of that is hidden behind compute or it is not exact.
+    """How gradients are summed; no sentence if they are summed exactly and all at once.
 
     `pack_bytes` is None for a device alone, and 0 if all gradients were summed at once.
     """
@@ -262,7 +267,7 @@ def run_headline(run: Run) -> str:
     if run.split.accumulates:
         batches += f" in micro-batches {' '.join(map(str, run.micro_batches))}"
     where = ""
-    # The user's data, but not from the input pipeline: a balance's proof.
+    # A balance's proof trains on the user's data, but not from the input pipeline.
     if run.settings.data and not run.pipeline:
         where = " on batches held on the devices"
     model = f"model {run.settings.model}{slowed_text(run.settings)}"

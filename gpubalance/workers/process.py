@@ -1,7 +1,8 @@
 """A process from the side of whoever started it: start, send, receive within a deadline, end.
 
-It is on this host, or on another one, which a command such as ssh reaches. In both cases an agent
-process (workers/agent.py) starts it and ends it. The agent speaks over its own stdin and stdout:
+The process is on this host, or on another one, which a command such as ssh reaches. In both cases
+an agent (workers/agent.py) starts the process and ends it. The agent speaks over its own stdin and
+stdout:
 
     parent                              agent
                                         Hello
@@ -47,33 +48,33 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 _GREETS_WITHIN_S = 60.0  # over a slow ssh and from a slow disk
 _POLL_S = 1.0
-# A host is lost after more polls in a row without a byte, not even a heartbeat. Polls are counted,
-# not seconds: if this process itself was stopped, time has passed, but beats wait in the pipe.
+# A host is lost after more than this many polls in a row without a byte, not even a heartbeat.
+# Polls are counted, not seconds: if this process was stopped for a while, beats wait in the pipe.
 _LOST_AFTER_POLLS = 20
-# The agent on a lost host hears nothing from here either. It kills its worker at most so long after
-# the loss is noticed here.
+# The agent on a lost host hears nothing from here either, and kills its worker at most this long
+# after the loss is noticed here.
 _LIVES_ON_S = 15.0
-# A killed worker is gone at once, unless the driver has much memory to free: the next one must not
-# start before.
+# `end` waits this long for a killed worker: the driver may have much memory to free, and the next
+# worker must not start before.
 _DIES_WITHIN_S = 30.0
-_TERMINALS = (
+_TERMINAL_REMEDY = (
     "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of "
     "srun"
 )
 
 
 class Hello(Record):
-    """Where the process may listen for its peers, and on another host what is installed there."""
+    """The address where the process may listen for its peers, and another host's versions."""
 
     address: Address
     installed: dict[str, str | None] | None
 
 
 class Start(Record):
-    """Start Python with these words, a script and its arguments; without words a worker.
+    """Start Python with these words, a script and its arguments; without words, start a worker.
 
     `environment` is added to the agent's own; None unsets a variable. The process starts in
-    `folder`, if the host has it.
+    `folder`, if the host has such a folder.
     """
 
     environment: dict[str, str | None]
@@ -102,16 +103,16 @@ _started: set[Process] = set()
 
 @atexit.register
 def _end_all() -> None:
-    """Ends processes that were left over because an interrupt came between two lines."""
+    """Ends the processes that are left because an interrupt came before their `end` was done."""
     for process in list(_started):
         process.end()
 
 
 class Process:
-    """One process. As a context manager it ends, with its group, however the block ends.
+    """One process, on this host or another. A `with` block ends the process and its group.
 
-    Waiting for one on another host raises EnvironmentFault if the host can't be reached or has
-    other software, and PartialResult if it is lost: no message and no heartbeat comes any more.
+    Waiting for a process on another host raises EnvironmentFault if the host can't be reached or
+    has other software, and PartialResult if the host is lost: no message and no heartbeat comes.
     """
 
     def __init__(
@@ -122,24 +123,25 @@ class Process:
         *,
         gpus: int = 0,
     ) -> None:
-        """Starts the agent on that host, here if None; Ray reserves `gpus` GPUs for it.
+        """Starts the agent on `host`, or here if that is None; Ray reserves `gpus` GPUs for it.
 
-        `purpose` is part of the log's name. Nothing is waited for past the command's time `limit`.
+        `purpose` is part of the log's name. No wait lasts longer than the command's time `limit`.
         Raises EnvironmentFault if the agent, or the command that reaches the host, can't be run.
         """
         command = command_on(host, AGENT, gpus)
-        self._host = host if command else None
+        # Without a command `host` is only simulated: the process is on this one
+        self._host = None if command is None else host
         self._limit = limit
         self._lines = deque[bytes]()
         self._hello: Hello | None = None
-        # How long `end` waits before it sends KILL. An agent that has not said Hello holds nothing.
+        # How long `end` waits before it sends KILL. An agent has started nothing before its Hello.
         self._kill_after_s = 0.0
         self._exit_requested = False
         self.worker_has_answered = False
-        # Seconds for which the process may live on, after its host was lost: jobs/launch.py waits
+        # How long the process may live on after its host was lost: jobs/launch.py waits for that
         self.lives_on_s = 0.0
         self.log = new_log(purpose)
-        # Raises if it was deleted: the agent would start in it, and could not report that
+        # Raises if the folder was deleted: the agent would start there, and could not report that
         current_folder()
         try:
             # Appends, as the log may be emptied meanwhile
@@ -150,7 +152,7 @@ class Process:
                     stdout=subprocess.PIPE,
                     stderr=log,
                     bufsize=0,
-                    # A Ctrl-C in the terminal reaches only the parent, which ends it
+                    # A Ctrl-C in the terminal reaches only this process, which ends the agent
                     start_new_session=True,
                 )
                 assert self._agent.stdin and self._agent.stdout  # noqa: S101,PT018  (pipes)
@@ -179,7 +181,7 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether the process has not ended, and nobody has requested its exit."""
+        """Whether the agent or its command still runs, and nobody has requested the exit."""
         return not self._exit_requested and self._agent.poll() is None
 
     def start(
@@ -194,15 +196,16 @@ class Process:
     def send(self, request: Record) -> None:
         """Sends a request.
 
-        If the process has died or takes nothing in, that is noticed when its reply is read.
+        A process that has died or reads no requests is noticed only when its reply is awaited.
         """
         self._requests.put(to_line(request))
 
     def receive(self, timeout_s: float, doing: str) -> AnyReply:
         """A worker's next message. The time until its host is reached does not count.
 
-        Raises DeadlinePassed if it says nothing for that time, TimeLimitPassed at the end of the
-        command's time, PartialResult if it has died; the messages say that it was `doing` this.
+        Raises DeadlinePassed if the worker says nothing for `timeout_s`, TimeLimitPassed at the end
+        of the command's time, and PartialResult if the worker has died. Their messages say what
+        the worker was `doing`.
         """
         message: AnyReply | Ended = self.message(timeout_s, doing, AnyReply | Ended)
         if isinstance(message, Ended):
@@ -211,9 +214,9 @@ class Process:
         return message
 
     def message(self, timeout_s: float, doing: str, kinds: Any) -> Any:
-        """The next message, of the union `kinds` of records; Ended says how the process ended.
+        """The next message, a record of the union `kinds`.
 
-        Otherwise like `receive`.
+        Unlike `receive` it returns Ended if the process has died on a host that is not lost.
         """
         self.greeted()
         try:
@@ -234,10 +237,10 @@ class Process:
             raise unreadable(error, self.log) from None
 
     def greeted(self) -> Hello:
-        """The agent's first message, which may follow what a shell there prints.
+        """The agent's Hello, waited for at the first call. Lines that a shell prints are skipped.
 
-        Raises EnvironmentFault if it does not come, PartialResult if another thread has requested
-        the exit, and TimeLimitPassed.
+        Raises EnvironmentFault if no Hello comes, PartialResult if another thread has requested the
+        exit, and TimeLimitPassed.
         """
         until_s = time.monotonic() + _GREETS_WITHIN_S
         while self._hello is None:
@@ -263,10 +266,10 @@ class Process:
             raise PartialResult("the worker was stopped before it started")
 
     def _checked(self, line: bytes) -> Hello:
-        """The message, if the host has the same software as this one."""
-        # A terminal ends lines with it, an agent never does. It would echo our requests as replies.
+        """The Hello in this line. Raises EnvironmentFault if the host has other software."""
+        # Only a terminal ends lines with \r. A terminal would also echo our requests as replies.
         if line.endswith(b"\r"):
-            raise self._not_reached("makes a terminal there", _TERMINALS)
+            raise self._not_reached("makes a terminal there", _TERMINAL_REMEDY)
         try:
             hello: Hello = from_line(line, Hello)
         except ValueError:
@@ -276,10 +279,10 @@ class Process:
         return hello
 
     def _line(self, timeout_s: float) -> bytes:
-        """The next non-empty line.
+        """The next line that is not empty.
 
-        Raises TimeoutError after that time, or the command's; EOFError if the agent has ended; and
-        PartialResult if its host is lost.
+        Raises TimeoutError after `timeout_s` or at the end of the command's time, EOFError if the
+        agent has ended or its exit was requested, and PartialResult if its host is lost.
         """
         until_s = time.monotonic() + min(timeout_s, self._limit.left_s)
         silent_polls = 0
@@ -289,6 +292,7 @@ class Process:
             is_dead = not self.lives
             # Polls even past the deadline: this process itself may have been stopped for a while.
             poll_s = 0.0 if is_dead else max(0.0, min(left_s, _POLL_S))
+            # None if no byte has come, empty if only a heartbeat or part of a line
             lines = self._reader.lines(poll_s)
             silent_polls = silent_polls + 1 if lines is None else 0
             if silent_polls > _LOST_AFTER_POLLS and self._host and self._hello:
@@ -298,7 +302,8 @@ class Process:
                 )
             self._lines.extend(filter(None, lines or ()))
             if is_dead and lines is None:
-                raise EOFError  # the pipe may stay open: what the process started may hold it
+                # The pipe itself may never end: what the process has started may hold it open.
+                raise EOFError
             if left_s <= 0 and not self._lines:
                 raise TimeoutError
         return self._lines.popleft()
@@ -320,14 +325,15 @@ class Process:
         return self._agent.returncode
 
     def request_exit(self) -> None:
-        """Has the agent kill the process and its group. Waits for nothing; from any thread.
+        """Has the agent kill the process and its group, and does not wait for their end.
 
-        Whoever waits for its reply hears that it has died.
+        Any thread may call this. Another thread that waits for a reply learns that the process has
+        died, as in `message`.
         """
         self._exit_requested = True
-        # Closes the agent's stdin: at its end the agent kills what it has started, and ends.
+        # Closes the agent's stdin after the last request. The agent then kills what it has started.
         self._requests.close()
-        # An agent that was stopped does not notice otherwise
+        # A stopped agent (SIGSTOP) would not notice
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
@@ -335,8 +341,8 @@ class Process:
 
         An agent that takes too long is killed. May be called more than once.
         """
-        # An interrupt may come at any line: the next call, at the latest the one at the program's
-        # end, does all of it again.
+        # An interrupt may come at any line. The next call does everything again, at the latest
+        # `_end_all` when the program ends.
         self.request_exit()
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._agent.wait(self._kill_after_s)

@@ -35,7 +35,7 @@ def next_one(problem: Problem) -> str:
     devices = next_subset_to_measure(problem, 1.005 * problem.value(allocate(problem)))
     if devices is None:
         return ""
-    what = "measure" if problem.sync.nothing_more_to_learn(devices) else "time"
+    what = "time" if problem.sync.sums_can_tell_more(devices) else "measure"
     return f"{what} {''.join(map(str, sorted(devices)))}"
 
 
@@ -148,11 +148,11 @@ def all_that_is_tried(
         devices = next_subset_to_measure(problem, above)
         if devices is None:
             return measured_s, sums_s, above
-        if problem.sync.nothing_more_to_learn(devices):
-            measured_s[devices] = true_s(devices)
-        else:
+        if problem.sync.sums_can_tell_more(devices):
             for timed in (devices, problem.sync.smallest_measured_superset(devices)):
                 sums_s[timed] = true_s(timed) + hidden_s
+        else:
+            measured_s[devices] = true_s(devices)
 
 
 @pytest.mark.parametrize("seed", range(60))
