@@ -27,10 +27,11 @@ AT_ONCE = 1 + AHEAD  # batches on the devices in training
 _KEPT_PARTS = 100
 
 
-class Weights(NamedTuple):
-    """A replica's weights in the global mean loss: its samples over those of the global batch.
+class PartWeights(NamedTuple):
+    """How much a replica's parts count in the mean loss of the global batch.
 
-    They are dispatched as a vector, float64 [3]. Those of all replicas' batches sum to 1.
+    16 of 64 samples count 0.25. The three are dispatched as a vector, float64 [3]. The batch
+    weights of all replicas sum to 1.
     """
 
     batch: Any
@@ -57,10 +58,10 @@ class Layout:
 class Dispatched:
     """A global batch, dispatched.
 
-    `values` has the samples and the weights of each replica of this process, on its device. A batch
-    with too few samples to be dispatched is `replicated`: each replica has all of it. `is_usual`:
-    it has as many samples as most batches of the call and kind (to train, test or predict), as far
-    as is known. `shapes` are equal for batches of equal shapes.
+    `values` has the samples and the `PartWeights` of each replica of this process, on its device. A
+    batch with too few samples to be dispatched is `replicated`: each replica has all of it.
+    `is_usual`: it has as many samples as most batches of the call for the same purpose (to train,
+    test or predict), as far as is known. `shapes` are equal for batches of equal shapes.
     """
 
     values: tuple[tuple[Any, Any], ...]
@@ -77,7 +78,7 @@ class _Rule(NamedTuple):
 
     split: BatchSplit
     minimum: int
-    kind: str
+    what: str  # see `Feed.what`
 
 
 class _Parts(NamedTuple):
@@ -107,7 +108,7 @@ class Feed:
     """
 
     minimum = 1
-    kind = "train"  # what the next batches are for: `train`, `test` or `predict`
+    what = "train"  # what the next batches are for: `train`, `test` or `predict`
 
     def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
         self.names = replicas.names
@@ -115,7 +116,7 @@ class Feed:
         self.split = split
         # Of the last batch that began to be dispatched
         self.dealing: BatchSplit | None = None
-        # By the kind of batches: the split's global batch, and the samples of most batches
+        # By what batches are for: the split's global batch, and the samples of most batches
         self._usual: dict[str, tuple[int, int]] = {}
         # Kept for the next batch of that size: two constants cost 0.1 ms.
         self._parts = lru_cache(_KEPT_PARTS)(self._parts_of)
@@ -217,7 +218,7 @@ class Feed:
     @property
     def _rule(self) -> _Rule:
         """How batches are dispatched from now on."""
-        return _Rule(self.split, self.minimum, self.kind)
+        return _Rule(self.split, self.minimum, self.what)
 
     def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dispatched]:
         """How a batch is dispatched; calling what it returns brings it to the devices."""
@@ -262,16 +263,16 @@ class Feed:
             )
 
     def _usual_samples(self, rule: _Rule, samples: int) -> int:
-        """How many samples most batches of the kind have; the first one, of so many, tells.
+        """How many samples most batches for `rule.what` have; the first one, of so many, tells.
 
         Of shuffled batches that may be one that is not full: a larger one of the split's size tells
         more. A split that is changed in training has the same global batch.
         """
-        global_batch, usual = self._usual.get(rule.kind, (0, 0))
+        global_batch, usual = self._usual.get(rule.what, (0, 0))
         is_new = global_batch != rule.split.global_batch
         if is_new or usual < samples == global_batch:
             usual = samples
-            self._usual[rule.kind] = rule.split.global_batch, usual
+            self._usual[rule.what] = rule.split.global_batch, usual
         return usual
 
     def _layout_of(self, batch: Any, shapes: Any) -> Layout:
@@ -295,7 +296,7 @@ class Feed:
         # One call for each batch: separate operations would cost a step more than the cutting
         # itself.
         places = tf.TensorSpec((len(self.names), 2), tf.int32)
-        weights = tf.TensorSpec((len(self.names), len(Weights._fields)), tf.float64)
+        weights = tf.TensorSpec((len(self.names), len(PartWeights._fields)), tf.float64)
         cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
             wider, places, weights
         )
@@ -336,7 +337,9 @@ def _cut(batch: Any, place: Any) -> Any:
     return tf.nest.map_structure(lambda tensor: tensor[begin:end], batch)
 
 
-def _weights(shares: BatchSplit, samples: int, *, replicated: bool) -> list[Weights]:
+def _weights(
+    shares: BatchSplit, samples: int, *, replicated: bool
+) -> list[PartWeights]:
     """Each replica's weights.
 
     Of a `replicated` batch only the first replica counts: else every replica would add the same
@@ -344,12 +347,12 @@ def _weights(shares: BatchSplit, samples: int, *, replicated: bool) -> list[Weig
     """
     if replicated:
         own = [float(replica == 0) for replica in range(len(shares.batches))]
-        return [Weights(weight, weight, weight) for weight in own]
+        return [PartWeights(weight, weight, weight) for weight in own]
     weights = []
     for batch, first, other in zip(
         shares.batches, shares.first_micro_batches, shares.micro_batches, strict=True
     ):
-        weights.append(Weights(batch / samples, first / samples, other / samples))
+        weights.append(PartWeights(batch / samples, first / samples, other / samples))
     return weights
 
 

@@ -23,7 +23,7 @@ from gpubalance.engine.pace import Clock, PacedClock, clocks
 from gpubalance.engine.runtime import (
     gather_over,
     implementation_of,
-    rounds,
+    repetitions,
     use_devices,
 )
 from gpubalance.engine.step.sums import over_replicas
@@ -236,14 +236,14 @@ class DeviceTime:
 _MIN_TIMES = 3
 # The long function has this many sums more than the short one: latency = (long - short) / this.
 _MORE_SUMS = 16
-# By these numbers the processes of a cluster find each other in a sum: the number of their group,
-# far from those of strategies' groups, and the number of the sum, new each time. All processes must
-# draw the same ones.
+# By two numbers the processes of a cluster find each other in a sum: the number of their group, far
+# from those of strategies' groups, and the number of the sum, new each time. All processes must
+# draw the same two.
 _timed_group_numbers = itertools.count(1 << 21)
 _sum_numbers = itertools.count(1)
 
-# Sums vectors of so many float32 (an int32 scalar). Returns a scalar for each replica of this
-# process that takes part: one element of its last sum. It is there once the sum has ended.
+# Takes the length of the float32 vectors to sum, an int32 scalar. Returns a scalar for each replica
+# of this process that takes part: one element of its last sum, computed once that sum has ended.
 Sum: TypeAlias = Callable[[Any], Iterable[Any]]
 
 
@@ -254,12 +254,13 @@ def seconds_of_sum(
     *,
     repeat_for_s: float = 0.0,
 ) -> float:
-    """The seconds of a sum of `nbytes` bytes of float32 over these replicas: the fastest of some.
+    """The seconds of a sum of `nbytes` bytes of float32 over these replicas.
 
-    The step's gradients are summed by the same operation. `Session.time_sums` and `pack_size` call
-    this. It repeats the sum for `repeat_for_s` seconds, and at least three times: on a busy machine
-    many sums are slower. In a cluster all processes must call this together; the slowest process's
-    time counts.
+    A step sums its gradients by the same operation. The sum is repeated for `repeat_for_s` seconds,
+    and at least three times. The fastest one counts: on a busy machine many sums are slower. In a
+    cluster all processes must call this together; the slowest process's time counts.
+
+    `Session.time_sums` and `functions.pack_bytes_for` call this.
     """
     return _seconds_of(replicas, replica_indices, nbytes, 1, repeat_for_s)
 
@@ -267,9 +268,9 @@ def seconds_of_sum(
 def seconds_of_one_more(replicas: Replicas, replica_indices: tuple[int, ...]) -> float:
     """The latency: the seconds by which one more sum of a single number lengthens a function.
 
-    A function with one sum takes several times as long, but most of that is the cost of its start,
-    which a step pays once for all its sums. So this is the difference of 17 sums and 1, over 16. In
-    a cluster all processes must call this together.
+    It is (the time of a function with 17 sums - that with 1 sum) / 16. The time of the function
+    with 1 sum is several times the latency. Most of it is the function's start, which a step pays
+    once for all its sums. In a cluster all processes must call this together.
     """
     short_s = _seconds_of(replicas, replica_indices, 0, 1, 0.0)
     long_s = _seconds_of(replicas, replica_indices, 0, 1 + _MORE_SUMS, 0.0)
@@ -284,19 +285,20 @@ def _seconds_of(
     repeat_for_s: float,
 ) -> float:
     sum_of = sum_over(replicas, replica_indices, sums)
-    exchange = gather_over(replicas.strategy, replicas.cluster)
+    # Takes a number of this process; returns those of all processes, by rank.
+    gather = gather_over(replicas.strategy, replicas.cluster)
 
     def as_rank_0_decides(goes_on: bool) -> bool:
-        return bool(exchange(goes_on)[0])
+        return bool(gather(goes_on)[0])
 
     count = tf.constant(max(1, nbytes // 4))
     times_s = []
-    for _ in rounds(repeat_for_s, _MIN_TIMES, as_rank_0_decides):
+    for _ in repetitions(repeat_for_s, _MIN_TIMES, as_rank_0_decides):
         began_s = time.perf_counter()
         for element in sum_of(count):
             element.numpy()  # waits for the device
         times_s.append(time.perf_counter() - began_s)
-    fastest_of_each_process_s = exchange(min(times_s))
+    fastest_of_each_process_s = gather(min(times_s))
     return max(fastest_of_each_process_s)
 
 
@@ -306,13 +308,14 @@ def sum_over(
 ) -> Sum:
     """A function that sums over these replicas `sums` times, one sum after the other.
 
-    All processes of a cluster must make and call it, those without one of these replicas too.
+    All processes of a cluster must make and call the function, also one that has none of these
+    replicas.
     """
     if replicas.cluster is not None:
         return _between_processes(replicas, replica_indices, sums)
     names = tuple(replicas.names[index] for index in replica_indices)
-    # For all replicas this is the strategy that they train with, as there is one for the same
-    # devices: on GPUs each strategy takes memory of its own.
+    # If these are all replicas, `build_strategy` returns the strategy that they train with. On GPUs
+    # each strategy takes memory of its own.
     strategy = build_strategy(names, replicas.summing.all_reduce, replicas.cluster)
 
     @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)
@@ -335,16 +338,18 @@ def _between_processes(
 ) -> Sum:
     """A sum over some processes of a cluster, each of which has one replica.
 
-    Only the whole cluster has a strategy. So this calls the operation by which that sums.
+    There is no strategy for some processes, only one for the whole cluster. So this calls the
+    operation that the strategy itself uses to sum.
     """
+    # All processes draw the same group number, because they make these functions in the same order.
     group = next(_timed_group_numbers)
     (name,) = replicas.names
-    kind, _, _ = name.partition(":")
-    hint = implementation_of(replicas.summing.all_reduce, kind).value
+    device_type, _, _ = name.partition(":")  # `CPU` or `GPU`
+    hint = implementation_of(replicas.summing.all_reduce, device_type).value
 
     def sum_of_own(count: Any) -> Any:
-        """This process's part in the sums; returns [] if it has none."""
-        # Drawn by the processes that take no part too: all must draw the same numbers.
+        """This process's part in the sums; returns [] if it takes no part."""
+        # A process that takes no part draws these numbers too: all processes must draw the same.
         sum_numbers = [next(_sum_numbers) for _ in range(sums)]
         if replicas.first_own not in replica_indices:
             return []

@@ -203,10 +203,10 @@ def _set_up_cpus(numbers: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"CPU:{number}" for number in numbers)
 
 
-def rounds(
+def repetitions(
     seconds: float, at_least: int, agreed: Callable[[bool], bool] = bool
 ) -> Iterator[None]:
-    """Yields until `seconds` are over and `at_least` rounds are made.
+    """Yields until `seconds` are over, and at least `at_least` times.
 
     `agreed` gives all processes of a cluster the same answer.
     """

@@ -167,12 +167,12 @@ class Session:
             self._train_on_what_is_ready()
         others_compute = at_once or self._replicas.count > 1
         self._device_time.begin_timings(others_compute=others_compute)
-        rounds: Iterable[None] = itertools.repeat(None)
+        repetitions: Iterable[None] = itertools.repeat(None)
         if not at_once:
-            rounds = runtime.rounds(seconds, at_least, self._agreed)
+            repetitions = runtime.repetitions(seconds, at_least, self._agreed)
         steps = 1 if stamped else steps_per_timing
         uncounted = 0
-        for _ in rounds:
+        for _ in repetitions:
             timing = self._timing(steps, stamped=stamped)
             while not timing.counts and uncounted < _MOST_UNCOUNTED:
                 uncounted += 1
@@ -193,7 +193,7 @@ class Session:
         are dropped.
         """
         self._supply.drop()
-        for _ in runtime.rounds(seconds, at_least, self._agreed):
+        for _ in runtime.repetitions(seconds, at_least, self._agreed):
             yield self._supply.pull(global_batch)
 
     def time_sums(
@@ -357,10 +357,10 @@ class Session:
 
         Simulated devices read the clock in every step anyway, so each is traced as a stamped one.
         """
-        logs, stamps, _ = self._built.functions.train(
+        result = self._built.functions.train(
             dispatched, stamped=stamped or self._device_time.is_simulated
         )
-        return logs, stamps
+        return result.logs, result.stamps
 
     def _wait(self) -> None:
         runtime.wait_for(self._names)

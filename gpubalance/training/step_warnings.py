@@ -61,10 +61,13 @@ class StepWarnings:
             micro = self._split.shares.accumulates
             self.warn_once(unsynchronised_text(self._model, micro=micro, xla=xla))
 
-    def warn_if_other_than_planned(
+    def warn_if_not_the_planned_model(
         self, step: measured.Fingerprint | None = None
     ) -> None:
-        """Warns of a model, its optimizer, or a step that the plan was not measured with."""
+        """Warns if the plan was measured with another model or optimizer, or with another `step`.
+
+        `step` counts the step's operations by type; None before the parity check has counted them.
+        """
         split = self._split
         if split.plan is not None:
             self.warn_once(

@@ -1,7 +1,7 @@
 """Keras' train, test and predict functions, over replicas whose batches differ.
 
-Keras' `fit` handles global batches as on one device, and calls these functions for each. They deal
-the batch out and call the step for it: see engine/step/step.py.
+Keras' `fit` handles global batches as on one device, and calls one of these functions for each. The
+function divides the batch among the devices and calls the step for it: see engine/step/step.py.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from gpubalance.training.processes import Processes, end_together, quiet
 from gpubalance.training.scope import refuse_another_scope
 from gpubalance.training.step_warnings import StepWarnings
 
-# The parity check is tried on so many batches of a model at most, while it can't decide.
+# While the parity check can't decide, it is tried on this many batches of a model at most.
 _PARITY_TRIES = 4
 # What losses and metrics raise for labels that are None.
 _MISSING_LABELS_ERROR = re.compile("None values not supported|'NoneType' object")
@@ -49,8 +49,8 @@ class Steps(KerasFunctions):
 
     def __init__(self, split: DeviceSplit, model: Any) -> None:
         super().__init__(model)
-        # Weak: the model keeps its Steps alive, and they must not keep the split alive. During a
-        # call the caller has it.
+        # Weak: the model keeps its Steps alive, and its Steps must not keep the split alive. During
+        # a call the caller keeps the split alive.
         self._split: DeviceSplit = weakref.proxy(split)
         self._replicas = split.replicas
         self._feed = Feed(self._replicas, split.shares)
@@ -60,11 +60,12 @@ class Steps(KerasFunctions):
             self._split, model, self._warnings.warn_once
         )
         self._functions = self._compiled_steps.functions
+        # 0 once the check has decided, or its tries are used up.
         self._parity_tries_left = {"train": _PARITY_TRIES, "test": _PARITY_TRIES}
         self._combine_rules = UNTRIED  # of training; until its parity check has run
-        # The optimizer's iteration count. Every `monitor.every`-th of its steps is stamped.
+        # The optimizer's iteration count. Every `monitor.every`-th step is stamped.
         self._trained_steps = 0
-        # The last stamped step does not count: the next one is stamped instead.
+        # Whether the next step is stamped because the stamps of the last one do not count.
         self._restamp = False
         self._method = ""  # `fit`, `evaluate` or `predict`
         # Of the latest batch: its shapes, and TensorSpecs of its inputs for an error to name.
@@ -73,7 +74,7 @@ class Steps(KerasFunctions):
         self._reset_call()
 
     def _reset_call(self) -> None:
-        """Sets what is known of a call only once it has had a batch."""
+        """Forgets what only a call's first batches tell."""
         self._is_built = False
         self._has_labels = True
         self._last_shares: BatchSplit | None = None  # of the last step that began
@@ -82,7 +83,8 @@ class Steps(KerasFunctions):
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in the split's batches."""
         name = method.__name__
-        # Keras itself takes the batches of `predict`; the feed takes the others, ahead of time.
+        # The feed takes the batches of `fit` and `evaluate` ahead of time. Keras itself takes those
+        # of `predict`, so another thread must read a generator ahead.
         self.reads_generators_ahead = name == "predict"
         self._method = name
         refuse_another_scope(self.model, self._replicas.strategy, name)
@@ -121,7 +123,7 @@ class Steps(KerasFunctions):
             ) from error
         finally:
             self._feed.stop()
-            self.monitor = None  # which the Monitor set when `fit` began
+            self.monitor = None  # the Monitor sets it when `fit` begins
 
     def _fault_of_graph(self, error: tf.errors.InvalidArgumentError) -> BadInput:
         """The error to raise for one that TensorFlow raised when a graph ran."""
@@ -137,15 +139,15 @@ class Steps(KerasFunctions):
         )
 
     def _fault_of_inputs(self) -> BadInput | None:
-        """The error for the inputs of the latest batch, if the model refuses their shape."""
+        """The error to raise if the model refuses the shape of the latest batch's inputs."""
         name = "x"
-        if self._method == "fit" and self._feed.kind == "test":
+        if self._method == "fit" and self._feed.what == "test":
             name = "x of validation_data"
         return data_faults.of_inputs(self.model, self._input_specs, name)
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
-        # If no step has begun, the first batch was too large to be dispatched.
+        # If no step has begun, the first batch did not fit while it was dispatched.
         failing_shares = self._last_shares or self._feed.dealing
         monitor = self.monitor
         return out_of_memory(
@@ -159,9 +161,9 @@ class Steps(KerasFunctions):
         )
 
     def trace_again(self, what: str) -> None:
-        """Traces the steps of `train`, `test` or `predict` again, with what is trainable now.
+        """Traces the steps of `train`, `test` or `predict` again, with the layers trainable now.
 
-        Their parity check runs again, too.
+        The parity check of these steps runs again, too.
         """
         self._compiled_steps.trace_again(what)
         if what in self._parity_tries_left:
@@ -170,7 +172,7 @@ class Steps(KerasFunctions):
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         reports.note_step()
-        self._feed.kind = "predict"
+        self._feed.what = "predict"
         outputs = []
         for batch in batches:
             dispatched = self._feed.deal(cleaned(batch))
@@ -192,6 +194,7 @@ class Steps(KerasFunctions):
                 break
             left -= len(batches)
             logs = self._train_on(batches)
+            # Until `_max_steps` allows more: the parity check, which needs a batch, must be over.
             if left and self._max_steps_per_graph_call == 1:
                 self._max_steps_per_graph_call = self._max_steps(iterator, batches[-1])
         if logs is None:
@@ -199,7 +202,7 @@ class Steps(KerasFunctions):
         return logs
 
     def _next_batches(self, iterator: Iterator[Any], maximum: int) -> list[Dispatched]:
-        """The next `maximum` batches, fewer at the end."""
+        """The next `maximum` batches; fewer at the end of the data."""
         batches: list[Dispatched] = []
         try:
             while len(batches) < maximum:
@@ -218,13 +221,13 @@ class Steps(KerasFunctions):
         return logs
 
     def _max_steps(self, iterator: Iterator[Any], dispatched: Dispatched) -> int:
-        """How many steps on batches like this one a graph call may have."""
-        if not self._parity_is_known("train", dispatched):
+        """How many steps on batches like `dispatched` one graph call may have."""
+        if not self._parity_check_is_over("train", dispatched):
             return 1
         # The processes of a cluster must make the same calls.
         if self._replicas.cluster is not None:
             return 1
-        # A generator is asked for no batches that are not needed yet.
+        # A user's generator must not be asked for batches before they are needed.
         if not isinstance(iterator, Batches):
             return 1
         return self._compiled_steps.max_in_a_row(dispatched)
@@ -250,16 +253,16 @@ class Steps(KerasFunctions):
         """Trains on batches that are alike in one graph call, without stamps."""
         for dispatched in batches:
             self._begin_training_step(dispatched)
-        first_steps_before = self._functions.first_steps
         began_s = time.perf_counter()
-        logs = self._functions.train_in_a_row(batches)
+        result = self._functions.train_in_a_row(batches)
         if self.monitor is not None:
             took_s = time.perf_counter() - began_s
-            is_first = self._functions.first_steps > first_steps_before
-            # A first call takes most of its time to make the function: that counts as one step's.
-            each_s = took_s if is_first else took_s / len(batches)
-            self.monitor.count(self._trained_steps, each_s, is_first=is_first)
-        return logs
+            # A first call takes most of its time to make the function. So all of it counts as the
+            # time of one step.
+            step_s = took_s if result.is_first else took_s / len(batches)
+            # The monitor takes the number of the call's last step, and the seconds of one step.
+            self.monitor.count(self._trained_steps, step_s, is_first=result.is_first)
+        return result.logs
 
     def _begin_training_step(self, dispatched: Dispatched) -> None:
         """Counts and reports a step. Raises BadInput for micro-batches that are too small."""
@@ -271,13 +274,12 @@ class Steps(KerasFunctions):
         self._trained_steps += 1
 
     def _train_on_one(self, dispatched: Dispatched) -> Any:
-        """Trains a step, which is stamped if it is the monitor's turn."""
+        """Trains a step, stamped if the monitor needs that."""
         self._begin_training_step(dispatched)
         monitor = self.monitor
         if monitor is None:
             return self._compiled_steps.train(dispatched).logs
         is_stamped = self._restamp or self._trained_steps % monitor.every == 0
-        first_steps_before = self._functions.first_steps
         began_s = time.perf_counter()
         result = self._compiled_steps.train(
             dispatched,
@@ -285,8 +287,7 @@ class Steps(KerasFunctions):
             noisy=bool(monitor.noise),  # the stamps then have the gradients' norms too
         )
         took_s = time.perf_counter() - began_s
-        is_first = result.was_traced or self._functions.first_steps > first_steps_before
-        monitor.count(self._trained_steps, took_s, is_first=is_first)
+        monitor.count(self._trained_steps, took_s, is_first=result.is_first)
         # The first run of a trace is slower, so its stamps do not count.
         self._restamp = is_stamped and result.was_traced
         if is_stamped and not result.was_traced:
@@ -307,13 +308,15 @@ class Steps(KerasFunctions):
         """The next batch to `train` or `test` on, dispatched. Raises StopIteration.
 
         1. On a call's first batch it builds the model.
-        2. It runs the parity check on the batch, unless that has decided before, and dispatches the
-           batch anew: the check may ask for larger parts.
-        3. Once the check has decided, the feed brings the next batches to the devices meanwhile.
+        2. While the parity check is not over, it runs the check on the batch. Then it dispatches
+           the batch anew, because the check may ask for larger parts.
+        3. Once the check is over, the feed brings the next batches to the devices meanwhile. The
+           check is over when it has decided, when its four tries are used up, or if there is but
+           one part.
         """
-        # The feed deals by the split's shares, which a monitor may have changed.
+        # The monitor may have changed the split's shares.
         self._feed.split = self._split.shares
-        self._feed.kind = what
+        self._feed.what = what
         try:
             batch, dispatched = self._feed.take(iterator)
         except StopIteration:
@@ -332,18 +335,20 @@ class Steps(KerasFunctions):
         if not self._is_built:
             self._build(batch, dispatched, trains=what == "train")
         elif what == "train" and self._warnings.first_batch_may_be_short:
+            # The first batch had too few samples, as a shuffled last batch has. So this second one
+            # shows whether the data has the split's global batch.
             self._warn_of_other_batches(dispatched)
-        if self._parity_is_known(what, dispatched):
+        if self._parity_check_is_over(what, dispatched):
             ahead = max(AHEAD, self._max_steps_per_graph_call)
             self._feed.look_ahead(iterator, ahead)
             return dispatched
-        if self._try_can_tell(what):
+        if self._parity_check_may_decide(what):
             self._check_parity(what, batch, dispatched.shares)
             return self._feed.deal(batch)
         return dispatched
 
     def _remember_input_specs(self, batch: Any, dispatched: Dispatched) -> None:
-        """Remembers the TensorSpecs of inputs of a new shape: an error may have to name them."""
+        """Remembers the TensorSpecs of inputs of a new shape, for an error to name."""
         if dispatched.shapes != self._shapes:
             self._shapes = dispatched.shapes
             self._input_specs = tf.nest.map_structure(
@@ -351,31 +356,32 @@ class Steps(KerasFunctions):
                 keras.utils.unpack_x_y_sample_weight(batch)[0],
             )
 
-    def _parity_is_known(self, what: str, dispatched: Dispatched) -> bool:
-        """Whether it is known how parts make a whole, or there is but one part."""
+    def _parity_check_is_over(self, what: str, dispatched: Dispatched) -> bool:
+        """Whether batches like `dispatched` need no more parity check, or will get none."""
         has_parts = self._replicas.count > 1 or dispatched.shares.accumulates
         return not (has_parts and self._parity_tries_left[what])
 
-    def _try_can_tell(self, what: str) -> bool:
-        """Whether one more parity check may decide: not once the loss has made the weights NaN.
+    def _parity_check_may_decide(self, what: str) -> bool:
+        """Whether one more check may decide. It can't once a loss of NaN has made the weights NaN.
 
-        Each check takes as long as the first step.
+        So then none is tried: each takes as long as the first step.
         """
         is_first = self._parity_tries_left[what] == _PARITY_TRIES
         return is_first or built.weights_are_finite(self.model)
 
     def _build(self, batch: Any, dispatched: Dispatched, *, trains: bool) -> None:
-        """Does what Keras leaves to the first batch, and warns of what is known with it."""
+        """Does what Keras does on a call's first batch, and warns of what that batch shows."""
         self._has_labels = isinstance(batch, tuple | list) and len(batch) > 1
         if self._has_labels:
             data_faults.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
+        # If the split may change soon, functions for one size are not made at once: see several.py.
         self._functions.defers_size_functions = self._rebalances
         if trains:
-            # A checkpoint may have been restored.
+            # The optimizer counts on from a checkpoint that the user restored.
             self._trained_steps = int(self.model.optimizer.iterations.numpy())
-            self._warnings.warn_if_other_than_planned()
+            self._warnings.warn_if_not_the_planned_model()
             self._warnings.warn_of_batch_normalisation(xla=self._functions.xla)
             if self.monitor is not None:
                 self.monitor.begin_with(dispatched.samples, self._trained_steps)
@@ -390,11 +396,11 @@ class Steps(KerasFunctions):
         self._warnings.warn_of_other_batches(dispatched, rebalances=self._rebalances)
 
     def _check_parity(self, what: str, batch: Any, shares: BatchSplit) -> None:
-        """Runs the parity check on a batch; while it can't decide, later batches are tried too.
+        """Runs the parity check on a batch, and follows what it finds.
 
-        Raises BadInput for what a split can't train.
+        Raises BadInput for a model or data that a split can't train.
         """
-        # The largest share: a part of one sample does not tell a sum from a mean.
+        # By the largest part, because a part of one sample does not tell a sum from a mean.
         largest = max(shares.micro_batches)
         combine_rules = self._functions.try_in_parts(what, batch, share=largest)
         if combine_rules.refused is not None:
@@ -418,12 +424,13 @@ class Steps(KerasFunctions):
         if what == "train":
             self._combine_rules = combine_rules
             combine_rules.refuse_small(shares.smallest, self.model)
-            self._warnings.warn_if_other_than_planned(combine_rules.fingerprint)
+            # The check has shown the step's operations.
+            self._warnings.warn_if_not_the_planned_model(combine_rules.fingerprint)
 
     def _prepare(self, method: str, options: dict[str, Any]) -> None:
         """Checks model and data, and replaces the data in `options` by batches of the split.
 
-        Warns of what differs from the plan and of what is changed.
+        Warns of a model that is not the planned one, and of data that is regrouped.
         """
         split = self._split
         trains = method == "fit"
@@ -438,7 +445,7 @@ class Steps(KerasFunctions):
             warn(set_before_text(self.model))
             self._compiled_steps.begin(options)
             if self._has_weights():
-                self._warnings.warn_if_other_than_planned()
+                self._warnings.warn_if_not_the_planned_model()
         users_data = options["x"]
         self._warnings.begin(options)
         global_batch = None if split.takes_any_batch else split.global_batch
@@ -448,21 +455,21 @@ class Steps(KerasFunctions):
             size = split.global_batch
             warn(data.regrouped_text(users_data, self.model, size, steps))
         if self._replicas.cluster is not None:
-            # Otherwise a process would wait for ever for those that ended.
+            # Otherwise a process would wait for ever for the processes that ended.
             end_together(method, options, self._processes)
 
     def _has_weights(self) -> bool:
         """Whether all layers are built.
 
-        The model's own `built` does not tell: a subclass' build(shape) sets it without creating
-        variables.
+        The model's own `built` may be true before: a subclass' build(shape) sets `built` without
+        creating variables.
         """
         return all(layer.built for layer in self.model._flatten_layers())
 
     def _make_optimizer(self) -> None:
         """Creates the optimizer's variables in the strategy's scope.
 
-        A callback that restores them would create them outside it.
+        Otherwise a callback that restores them would create them outside the scope.
         """
         optimizer = getattr(self.model, "optimizer", None)
         if optimizer is not None and not optimizer.built and self._has_weights():

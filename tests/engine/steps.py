@@ -83,8 +83,9 @@ class Steps:
             metric.reset_state()
         batch = inputs, as_outputs(self.model, list(labels))
         dispatched = self.feed.deal(data.as_tensors(batch))
-        logs, stamps, _ = self.functions.train(dispatched, stamped=stamped)
-        return float(logs["loss"]), stamps.numpy() if stamped else None
+        result = self.functions.train(dispatched, stamped=stamped)
+        stamps = result.stamps.numpy() if stamped else None
+        return float(result.logs["loss"]), stamps
 
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""

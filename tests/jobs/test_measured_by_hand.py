@@ -78,7 +78,7 @@ def test_figures_of_two_windows_by_hand() -> None:
     )
     both = [first, second]
     assert figures.step_times_s(both) == pytest.approx([0.1, 0.125, 0.15])
-    assert figures.usual_s(both) == pytest.approx(0.125)
+    assert figures.median_step_s(both) == pytest.approx(0.125)
     assert figures.input_wait_s(both) == pytest.approx(0.02)
     assert figures.step_count(both) == 13
     assert figures.late_part(both) == pytest.approx(0.3)

@@ -74,7 +74,7 @@ def test_a_large_state_stays_local_and_its_logs_are_those_of_one_device(
     traced: Any = functions._functions._traced  # type: ignore[attr-defined]
     for _, function in traced.values():
         later = function.later
-        assert [of.path for of in later.local] == ["iou/total_confusion_matrix"]
+        assert [of.path for of in later.unsummed] == ["iou/total_confusion_matrix"]
         assert "iou/total_confusion_matrix" not in [of.path for of in later.summed]
 
 
@@ -87,4 +87,4 @@ def test_a_log_that_is_computed_from_such_a_result_is_computed_in_the_step() -> 
         assert logs[name] == pytest.approx(values, abs=1e-6), name
     (functions,) = split.functions_of(model)
     traced: Any = functions._functions._traced  # type: ignore[attr-defined]
-    assert [function.later.local for _, function in traced.values()] == [[]]
+    assert [function.later.unsummed for _, function in traced.values()] == [[]]

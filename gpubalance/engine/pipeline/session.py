@@ -53,7 +53,7 @@ def time_alone(
     forward_s = []
     backward_s = []
     update_s = []
-    for _ in runtime.rounds(seconds, at_least):
+    for _ in runtime.repetitions(seconds, at_least):
         timeline = pipeline.step([micro], [_PASSES], stamped=True).measured()
         forward, backward = timeline.tasks
         (update,) = timeline.updates
@@ -207,7 +207,7 @@ class LayersSession:
         if pipeline.pace:
             pipeline.pace.steps = pipeline.pace.late_steps = 0
         steps = 1 if stamped else steps_per_timing
-        for _ in runtime.rounds(seconds, at_least):
+        for _ in runtime.repetitions(seconds, at_least):
             yield self._timing(pipeline, train, steps, stamped=stamped)
 
     def _timing(

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import tensorflow as tf
 
-from gpubalance.engine.feed import Dispatched, Weights
+from gpubalance.engine.feed import Dispatched, PartWeights
 from gpubalance.engine.keras_patches import called_flat
 from gpubalance.engine.pace import PacedClock
 from gpubalance.engine.replacing import tracing_lock
@@ -83,11 +83,23 @@ def _link_of(replicas: Replicas, max_bytes: int) -> tuple[float, float]:
 
 
 class TrainedStep(NamedTuple):
-    """What `Functions.train` returns."""
+    """What `Functions.train` returns; `train_in_a_row` returns this for its last step."""
 
     logs: dict[str, Any]
     stamps: Any  # float64 [replicas, 4], noisy [replicas, 6]; None unless the step was stamped
-    was_traced: bool  # in this call, so its time says nothing
+    was_traced: bool  # in this call, so its stamps say nothing
+    # Whether the call was slow because it was the first of its function, or with these shapes: see
+    # `Functions.first_steps`. True if `was_traced`.
+    is_first: bool
+
+
+class _Outcome(NamedTuple):
+    """What a call of a step's function gives."""
+
+    returned: Any  # `TrainingResult`, `StepLogs`, or the outputs of `predict`
+    later: LaterResults
+    was_traced: bool
+    is_first: bool  # see `TrainedStep`
 
 
 class Functions:
@@ -185,23 +197,31 @@ class Functions:
         )
         self._refuse_beyond_memory(dispatched.shares.micro_batches)
         try:
-            result, later, is_new = self._call("train", dispatched, kind)
+            outcome = self._call("train", dispatched, kind)
         except tf.errors.InvalidArgumentError as error:
             refuse_uncompiled(error, self._model)
-        return TrainedStep(read_later(result.logs, later), result.stamps, is_new)
+        result = outcome.returned
+        return TrainedStep(
+            read_later(result.logs, outcome.later),
+            result.stamps,
+            outcome.was_traced,
+            outcome.is_first,
+        )
 
-    def train_in_a_row(self, all_dispatched: list[Dispatched]) -> dict[str, Any]:
-        """Trains on batches that are alike, without stamps, in one call: the last one's logs."""
+    def train_in_a_row(self, all_dispatched: list[Dispatched]) -> TrainedStep:
+        """Trains on batches that are alike, without stamps, in one call."""
         first = all_dispatched[0]
         kind = self._kind_of_training(first)
         self._refuse_beyond_memory(first.shares.micro_batches)
         function, is_new = self._function_for("train", first, kind)
         is_new = is_new or not function.has_in_a_row(len(all_dispatched))
-        self._note_first(("train", first.layout.like, kind), first, is_new=is_new)
+        key = "train", first.layout.like, kind
+        is_first = self._note_first(key, first, is_new=is_new)
         in_a_row = function.in_a_row(len(all_dispatched))
         all_values = tuple(dispatched.values for dispatched in all_dispatched)
         result = self._called(in_a_row, all_values, first.shares)
-        return read_later(result.logs, function.later)
+        logs = read_later(result.logs, function.later)
+        return TrainedStep(logs, None, was_traced=is_new, is_first=is_first)
 
     def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on."""
@@ -241,28 +261,21 @@ class Functions:
 
     def test(self, dispatched: Dispatched) -> dict[str, Any]:
         """The logs of a batch in `evaluate`."""
-        step_logs, later, _ = self._call(
-            "test", dispatched, StepKind(replicated=dispatched.replicated)
-        )
-        return read_later(step_logs, later)
+        kind = StepKind(replicated=dispatched.replicated)
+        outcome = self._call("test", dispatched, kind)
+        return read_later(outcome.returned, outcome.later)
 
     def predict(self, dispatched: Dispatched) -> Any:
         """The outputs for a batch, in the order of its samples."""
-        outputs, _, _ = self._call(
-            "predict", dispatched, StepKind(replicated=dispatched.replicated)
-        )
-        return outputs
+        kind = StepKind(replicated=dispatched.replicated)
+        return self._call("predict", dispatched, kind).returned
 
-    def _call(
-        self, what: str, dispatched: Dispatched, kind: StepKind
-    ) -> tuple[Any, LaterResults, bool]:
-        """What the step gives, the logs for later, and whether it was traced for it."""
+    def _call(self, what: str, dispatched: Dispatched, kind: StepKind) -> _Outcome:
         function, is_new = self._function_for(what, dispatched, kind)
-        self._note_first(
-            (what, dispatched.layout.like, kind), dispatched, is_new=is_new
-        )
-        outcome = self._called(function.once, dispatched.values, dispatched.shares)
-        return outcome, function.later, is_new
+        key = what, dispatched.layout.like, kind
+        is_first = self._note_first(key, dispatched, is_new=is_new)
+        returned = self._called(function.once, dispatched.values, dispatched.shares)
+        return _Outcome(returned, function.later, is_new, is_first)
 
     def _called(self, function: Any, values: Any, shares: BatchSplit) -> Any:
         arguments = values, self._micro_batches(shares.micro_batches)
@@ -307,13 +320,16 @@ class Functions:
 
     def _note_first(
         self, key: tuple[str, str, StepKind], dispatched: Dispatched, *, is_new: bool
-    ) -> None:
+    ) -> bool:
+        """Counts the step if it is the first of its function with such shapes, and returns that."""
         if is_new or key not in self._ran:
             self._ran[key] = set()
         shapes = dispatched.shapes, dispatched.shares
-        if shapes not in self._ran[key]:
+        is_first = shapes not in self._ran[key]
+        if is_first:
             self._ran[key].add(shapes)
             self.first_steps += 1
+        return is_first
 
     def _trace(self, what: str, kind: StepKind, signature: Any) -> StepFunction:
         """The traced function.
@@ -322,7 +338,7 @@ class Functions:
         """
         replicas = self._replicas
         values = (
-            (signature, tf.TensorSpec((len(Weights._fields),), tf.float64)),
+            (signature, tf.TensorSpec((len(PartWeights._fields),), tf.float64)),
         ) * len(replicas.names)
         micro_batches = tf.TensorSpec((replicas.count,), tf.int32)
         # Whoever reads a log in one process of a cluster can't wait for the others.
@@ -354,7 +370,9 @@ class Functions:
         values = []
         for batch in shares.batches[self._replicas.own_slice]:
             spec = tf.nest.map_structure(partial(_of_size, batch), signature)
-            values.append((spec, tf.TensorSpec((len(Weights._fields),), tf.float64)))
+            values.append(
+                (spec, tf.TensorSpec((len(PartWeights._fields),), tf.float64))
+            )
         micro_batches = tf.TensorSpec((self._replicas.count,), tf.int32)
         sized = tf.function(
             lambda *arguments: function.once(*arguments),

@@ -15,7 +15,7 @@ import keras
 import tensorflow as tf
 
 from gpubalance.engine import keras_patches
-from gpubalance.engine.feed import Weights
+from gpubalance.engine.feed import PartWeights
 from gpubalance.engine.keras_patches import check_optimizer
 from gpubalance.engine.replacing import Method, acting
 from gpubalance.engine.sources import has_fixed_rows
@@ -266,7 +266,7 @@ def _refusing_by_hand(model: Any) -> PartReplacements:
 def over_micro_batches(
     run_part: Callable[[Any, Any], PartResult],
     data: Any,
-    weights: Weights,
+    weights: PartWeights,
     micro_batch: Any,
 ) -> PartResult:
     """The sums of the numbers and gradients of `data`, `micro_batch` samples in memory at a time.

@@ -49,7 +49,7 @@ class StepLogs(NamedTuple):
     logs: dict[str, Any]
     numbers: Any  # the single numbers in order: a vector, float32 or float64
     # What the later ones are computed from, () if there are none: each replica's values of
-    # `LaterResults.local`, and the sums of `LaterResults.summed`
+    # `LaterResults.unsummed`, and the sums of `LaterResults.summed`
     states: Any
 
 
@@ -130,17 +130,17 @@ class Logs:
         for inner, outer in zip(self._early, early, strict=False):
             self._outside[id(inner)] = outer
 
-    def with_counts(self, numbers: Sequence[Any]) -> Any:
-        """One vector of these tensors, then of what the replica's own metrics have counted."""
+    def with_metric_state(self, numbers: Sequence[Any]) -> Any:
+        """One vector: these tensors, then the metrics' variables that each step sums."""
         return one_vector([*numbers, *metric_values(self._later.summed)])
 
     def of_whole_batch(self, totals: Any, local: Any) -> StepLogs:
         """The logs of the whole batch, outside of a replica.
 
         `totals` is a vector: the sums over all replicas of what `of_part` returned, and of what
-        `with_counts` appended. `local` has each replica's values of what is not summed. A log that
-        depends on samples through metrics' results or changed weights only is computed again, with
-        those of now.
+        `with_metric_state` appended. `local` has each replica's values of what is not summed. A log
+        that depends on samples through metrics' results or changed weights only is computed again,
+        with those of now.
         """
         values = self._values or {}
         variables = self._later.summed
@@ -270,9 +270,10 @@ def read_later(step_logs: StepLogs, later: LaterResults) -> dict[str, Any]:
 class LaterResults:
     """The logs of one trace that are computed when they are read, and from what.
 
-    A step returns each replica's own values of the `local` variables as they are after it: so a log
-    that is read after other steps is still that step's. `summed` are those that each step sums.
-    Over several processes there are no such logs, as all would have to read one at the same moment.
+    `summed` and `unsummed` are metrics' variables. Each step sums the values of `summed` over the
+    replicas. Of `unsummed` a step returns each replica's own values as they are after the step: so
+    a log that is read after other steps is still that step's. Over several processes there are no
+    such logs, as all would have to read one at the same moment.
     """
 
     def __init__(self, model: Any, devices: Sequence[str] = ()) -> None:
@@ -281,7 +282,7 @@ class LaterResults:
         self._results: dict[str, MetricResult] = {}  # by the log's name
         self.summed = summed_of(model)
         self._large = [one for one, _ in metric_variables(model) if _is_large(one)]
-        self.local: list[Any] = []
+        self.unsummed: list[Any] = []
 
     def take(
         self,
@@ -311,7 +312,7 @@ class LaterResults:
                     return
                 found[name] = result
         self._results = found
-        self.local = large
+        self.unsummed = large
         self.summed = _without(self.summed, large)
 
     def __contains__(self, name: str) -> bool:
@@ -332,7 +333,7 @@ class LaterResults:
     def _computed(self, local: Sequence[Any], totals: Sequence[Any]) -> Any:
         with tracing_lock, tf.device(self._devices[0]):
             values = [*zip(self.summed, totals, strict=True)]
-            for variable, of_replicas in zip(self.local, local, strict=True):
+            for variable, of_replicas in zip(self.unsummed, local, strict=True):
                 values.append((variable, tf.add_n(of_replicas)))
             return one_vector(self._numbers(values))
 

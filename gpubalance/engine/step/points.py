@@ -32,8 +32,11 @@ def number_of_replica() -> int:
 class Points:
     """Calls a clock at the four points of one replica's step.
 
-    A clock that only counts is called at the second, and one that neither paces, counts nor is
+    A clock that only counts is called at the second point, one that neither paces, counts nor is
     stamped at none.
+
+    Each method but `begin` takes a `device_scalar`, any float scalar on the replica's device. The
+    point's marker is computed from this scalar, whose value does not matter: see `_marker`.
     """
 
     def __init__(
@@ -45,7 +48,7 @@ class Points:
         stamped: bool,
         xla: bool = False,
     ) -> None:
-        """The sizes are int32 scalars: the replica's batch, and what it takes of it at a time."""
+        """`batch` and `micro_batch` are int32 scalars; without micro-batches they are equal."""
         self._clock = clock
         self._begin = partial(clock.begin, xla=xla)
         self._paced = isinstance(clock, PacedClock)
@@ -72,8 +75,8 @@ class Points:
         before_marker = []
         if not self._paced:
             before_marker = [self._host_is_there()]
-        # On a GPU the stamp waits for all that was queued before, as the marker is computed there
-        # after that.
+        # On a GPU the marker is computed after all that was queued before it. So the stamp, which
+        # waits for the marker, waits for that too.
         with tf.control_dependencies(before_marker):
             marker = tf.negative(tf.cast(first, tf.float32))
         data = self._call(self._begin, marker, data, self._sizes)
@@ -95,33 +98,37 @@ class Points:
             there = _on_its_own(tf.numpy_function(lambda: np.int32(0), [], tf.int32))
         return tf.identity(there)
 
-    def computed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """Returns the gradients, to a paced replica when its profile's compute time is over."""
+    def computed(self, to_sum: Sequence[Any], *, device_scalar: Any) -> Sequence[Any]:
+        """Returns the values to sum, the replica's own gradients among them.
+
+        A paced replica gets them when its profile's compute time is over.
+        """
         if self._called or self._clock.counts_computed_steps:
-            grads = self._call(self._clock.computed, _marker(loss, grads), grads)
-        return grads
+            marker = _marker(device_scalar, to_sum)
+            to_sum = self._call(self._clock.computed, marker, to_sum)
+        return to_sum
 
-    def summed(self, loss: Any, grads: Sequence[Any]) -> Sequence[Any]:
-        """Returns the summed gradients.
+    def summed(self, sums: Sequence[Any], *, device_scalar: Any) -> Sequence[Any]:
+        """Returns the sums over all replicas, those of gradients among them.
 
-        A stamped replica gets them once all are there, a paced one once sync is over.
+        A stamped replica gets them once all sums are there, a paced one once sync is over.
         """
         if not self._called:
-            return grads
-        marker = _marker(loss, grads)
-        grads = self._call(self._clock.summed, marker, grads)
+            return sums
+        marker = _marker(device_scalar, sums)
+        sums = self._call(self._clock.summed, marker, sums)
         if not self._paced:
             # A device alone would update some weights while it still computes other gradients,
             # mixing the two times.
-            grads = _after(marker, grads)
-        return grads
+            sums = _after(marker, sums)
+        return sums
 
-    def finished(self, loss: Any, variables: Sequence[Any]) -> Any:
+    def finished(self, variables: Sequence[Any], *, device_scalar: Any) -> Any:
         """Returns the replica's four stamps, float64 seconds; None unless it is stamped."""
         if self._called:
             # TensorFlow orders the reading of each variable after its update.
             updated = [tf.convert_to_tensor(variable.value) for variable in variables]
-            self._call(self._clock.finished, _marker(loss, updated), ())
+            self._call(self._clock.finished, _marker(device_scalar, updated), ())
         if not self._stamped:
             return None
         with tf.device("/CPU:0"):
@@ -138,18 +145,17 @@ class Points:
         values: Any,
         sizes: Sequence[Any] = (),
     ) -> Any:
-        """Calls the clock on the host when `marker` is there; returns `values`.
+        """Calls a clock's `function` on the host when `marker` is computed; returns `values`.
 
-        A paced device has them after the call. On a GPU nothing waits for it, or measuring would
-        slow the step.
+        A paced device gets the values after the call. On a GPU no value waits for the call, or
+        measuring would slow the step.
         """
 
         def call(*numbers: Any) -> float:
             *sizes, _ = numbers
             return function(*sizes)
 
-        # Stamps wait for the one before: on a busy host the first of two could be taken after the
-        # second.
+        # Each stamp waits for the one before: a busy host could take the second one first.
         with tf.device("/CPU:0"), tf.control_dependencies(self._stamps[-1:]):
             stamp = _on_its_own(tf.numpy_function(call, [*sizes, marker], tf.float64))
         self._stamps.append(stamp)
@@ -179,15 +185,15 @@ def _after(op: Any, values: Any) -> Any:
         )
 
 
-def _marker(loss: Any, values: Sequence[Any]) -> Any:
+def _marker(device_scalar: Any, values: Sequence[Any]) -> Any:
     """A scalar on the replica's device that is available once all of these values are.
 
-    The host's stamp takes it as *data*: on a GPU its copy to the host waits for the compute stream,
-    whereas a bare control edge would only wait for the kernels to be queued. It must compute
-    something, or it would be optimised away.
+    The host's stamp takes the marker as *data*: on a GPU the marker's copy to the host waits for
+    the compute stream, whereas a bare control edge would only wait for the kernels to be queued.
+    The marker must be computed: TensorFlow would optimise a mere copy of `device_scalar` away.
     """
     with tf.control_dependencies([value for value in values if value is not None]):
-        return tf.negative(loss)
+        return tf.negative(device_scalar)
 
 
 def stamped_times(stamps: Any) -> dict[str, Any]:

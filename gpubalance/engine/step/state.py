@@ -64,8 +64,8 @@ class State:
         changed = {id(change.variable) for change in changes}
         self._set = [pair for pair in self._weights if id(pair[0]) in changed]
 
-    def weigh_own_metrics(self, weight: Any) -> None:
-        """Weighs what a part with that weight has counted in the replica's own metrics."""
+    def weigh_metrics(self, weight: Any) -> None:
+        """Weighs what a part with that weight has counted in the metrics, each replica's own."""
         for variable, before in self._counted:
             variable.assign(
                 _changed(before, self._counted_once(variable, before, weight))

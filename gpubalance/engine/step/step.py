@@ -5,8 +5,8 @@ of one device (see weighing.py). What is measured and what is trained is this st
 
 `training`, `testing` and `predicting` return a function `step(values, micro_batches)`, which
 functions.py traces:
-- `values` are, for each replica of this process, its data and its weights (`feed.Weights` as a
-  vector), both on its device;
+- `values` are, for each replica of this process, its data, and how much its samples count in the
+  global mean loss (`feed.PartWeights` as a vector), both on its device;
 - `micro_batches` are the sizes of the micro-batches of all replicas, int32 [replicas], on the host.
 
 Nothing comes to a device or leaves it in the middle of a step, because that would wait for all that
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeAlias
 import keras
 import tensorflow as tf
 
-from gpubalance.engine.feed import Weights
+from gpubalance.engine.feed import PartWeights
 from gpubalance.engine.keras_patches import taking_keys_at_once
 from gpubalance.engine.replicas import Replicas
 from gpubalance.engine.step.compiled import refuse_what_cannot_compile
@@ -57,7 +57,7 @@ from gpubalance.engine.step.sums import (
 from gpubalance.engine.step.weighing import weighing
 from gpubalance.results.combine_rules import CombineRules
 
-# The (data, weights) of each replica of this process.
+# The (data, `PartWeights` as a vector) of each replica of this process.
 LocalValues: TypeAlias = Sequence[tuple[Any, tf.Tensor]]
 
 
@@ -65,13 +65,15 @@ LocalValues: TypeAlias = Sequence[tuple[Any, tf.Tensor]]
 class StepKind:
     """A kind of training step."""
 
-    replicated: bool = False  # each replica has all of the batch: see `Part`
-    micro: bool = False  # batches are taken in micro-batches
-    stamped: bool = False
+    # The batch has too few samples to divide, so each replica computes all of it: see
+    # `feed.Dispatched`.
+    replicated: bool = False
+    micro: bool = False  # each replica computes its batch in micro-batches
+    stamped: bool = False  # returns `TrainingResult.stamps`
     # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖². h is the gradient
     # of one part of b samples, g that of the whole batch: see `planning.noise.Norms`.
     noisy: bool = False
-    xla: bool = False
+    xla: bool = False  # XLA compiles the step of a part
     # Runs the user's `train_step` unchanged, which a split can't train: on one device only.
     unmodified: bool = False
     pack_bytes: int = 0  # of gradients in one all-reduce; 0 sums all at once
@@ -88,11 +90,12 @@ class TrainingResult(NamedTuple):
 
 
 class _Numbers(NamedTuple):
-    """What replicas sum beside gradients. The sum takes it as one vector, in this order."""
+    """What replicas sum beside gradients, packed into one vector in this order."""
 
     part_squares: Any  # ‖h‖²/b of a part, a float32 scalar; 0 unless the step is noisy
-    state_changes: list[Any]  # those of layers, see `State.shares`
-    # The shares of logs, see `Logs.of_part`; `Logs.with_counts` appends the counts of metrics
+    state_changes: list[Any]  # of layers' variables, see `State.shares`
+    # The part's shares of the logs, see `Logs.of_part`. In the vector that replicas sum, the
+    # metrics' state follows these: see `Logs.with_metric_state`.
     log_numbers: list[Any]
 
     def packed(self) -> Any:
@@ -101,7 +104,7 @@ class _Numbers(NamedTuple):
 
     @classmethod
     def unpacked(cls, vector: Any, state_shapes: Sequence[Any]) -> _Numbers:
-        """The numbers in a vector; those of logs, with the counts, stay in one piece."""
+        """The numbers in a summed vector. Log numbers and metrics' state stay one vector."""
         shapes = [(), *state_shapes, (-1,)]
         part_squares, *state_changes, logs = split_vector(vector, shapes)
         return cls(part_squares, state_changes, [logs])
@@ -114,7 +117,7 @@ def training(
     kind: StepKind,
     later: LaterResults,
 ) -> Callable[..., TrainingResult]:
-    """A step that trains. `later` takes the logs that are computed when somebody reads them."""
+    """A step that trains. `later` takes the logs that are computed once somebody reads them."""
     if kind.micro:
         refuse_what_cannot_accumulate(model)
     if kind.xla:
@@ -130,13 +133,13 @@ def training(
         ) -> tuple[Any, Any, Any]:
             replica = _Replica(model, replicas, replacements, combine_rules, kind, logs)
             totals, stamps = replica.step(values, micro_batches)
-            return totals, stamps, metric_values(later.local)
+            return totals, stamps, metric_values(later.unsummed)
 
         applying = (
             nullcontext() if kind.unmodified else optimizer_applies_without_summing()
         )
-        # The keys by which replicas find each other are captured once for each device, instead of
-        # once for each sum of a device: some 50 µs each.
+        # By TensorFlow's collective keys the replicas find each other in a sum. Capturing them once
+        # for each device, instead of once for each of its sums, saves some 50 µs a sum.
         with applying, taking_keys_at_once():
             totals, stamps, unsummed = replicas.strategy.run(
                 on_replica, (values, micro_batches)
@@ -188,8 +191,12 @@ class _Replica:
         """
         kind = self._kind
         number = number_of_replica()
-        data, weight_vector = values[number - self._replicas.first_own]
-        weights = Weights(weight_vector[0], weight_vector[1], weight_vector[2])
+        data, packed_weights = values[number - self._replicas.first_own]
+        weights = PartWeights(
+            batch=packed_weights[0],
+            first_micro_batch=packed_weights[1],
+            other_micro_batch=packed_weights[2],
+        )
         batch = batch_of(data)
         micro_batch = micro_batches[number] if kind.micro else batch
         clock = self._replicas.clocks[number]
@@ -199,23 +206,23 @@ class _Replica:
                 own = over_micro_batches(self._run_part, data, weights, micro_batch)
             else:
                 own = self._run_part(data, weights.batch)
-        part_squares = own.numbers[
-            0
-        ]  # also the scalar by which `Points` marks what is there
-        own_totals = self._logs.with_counts([own.numbers])
+        part_squares = own.numbers[0]
+        own_totals = self._logs.with_metric_state([own.numbers])
         sent = cast_to_send(own.grads, self._replicas.summing.gradients)
-        to_sum = points.computed(part_squares, [own_totals, *sent])
+        own_values = [own_totals, *sent]
+        to_sum = points.computed(own_values, device_scalar=part_squares)
         sums = over_replicas(to_sum, kind.pack_bytes)
-        totals, *received = points.summed(part_squares, sums)
+        totals, *received = points.summed(sums, device_scalar=part_squares)
         summed_grads = cast_back(received, own.grads)
-        # The scale that these gradients have: `apply` changes it.
+        # The loss scale of these gradients, read before `apply` changes it.
         scale = loss_scale(self._model.optimizer) if kind.noisy else None
         if own.variables:
+            # Where only the values of IndexedSlices were summed, their row indices come back.
             grads = by_rows(summed_grads, own.row_forms)
             self._model.optimizer.apply(grads, own.variables)
         numbers = _Numbers.unpacked(totals, self._state.shapes)
         self._state.set(numbers.state_changes)
-        stamps = points.finished(weights.batch, own.variables)
+        stamps = points.finished(own.variables, device_scalar=weights.batch)
         if kind.noisy:
             # So that the stamped times do not include the norms.
             with tf.control_dependencies([stamps]):
@@ -223,7 +230,7 @@ class _Replica:
                 stamps = with_norms(stamps, squares, summed_grads, scale)
         if kind.stamped and self._replicas.cluster is not None:
             stamps = _stamps_of_cluster(stamps)
-        (log_totals,) = numbers.log_numbers
+        (log_totals,) = numbers.log_numbers  # with the totals of metrics' state
         return log_totals, stamps
 
     def _run_part(self, data: Any, weight: Any) -> PartResult:
@@ -236,12 +243,13 @@ class _Replica:
             """The tensors of a part that are needed outside of XLA's function."""
             part = self._traced_part(data, weight)
             traced.append(part)
+            # The early reads: variables that the logs need as they were before this step.
             return part.numbers, part.grads, part.row_forms, self._logs.early_reads()
 
         compiled = tf.function(compiled_part, jit_compile=True, autograph=False)
         numbers, grads, row_forms, early_reads = compiled(data, weight)
         self._logs.note_early_reads(early_reads)
-        # Only tensors come out of the function. The variables are the same inside.
+        # A compiled function returns tensors only, so the variables come from its trace.
         return PartResult(numbers, grads, row_forms, traced[0].variables)
 
     def _traced_part(self, data: Any, weight: Any) -> PartResult:
@@ -267,7 +275,7 @@ class _Replica:
         if kind.noisy:
             part_squares = squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
         log_numbers = self._logs.of_part(logs, part)
-        self._state.weigh_own_metrics(weight)
+        self._state.weigh_metrics(weight)
         state_changes = self._state.shares(weight)
         numbers = _Numbers(part_squares, state_changes, log_numbers).packed()
         return PartResult(numbers, grads, row_forms, variables)
@@ -289,18 +297,18 @@ def testing(
         values: LocalValues,
         _micro_batches: tf.Tensor,
     ) -> tuple[Any, Any]:
-        """The replica's own numbers for the logs, and what is not summed."""
-        data, weight_vector = values[number_of_replica() - replicas.first_own]
-        weight = weight_vector[0]
+        """The replica's own numbers for the logs, and the metrics' values that are not summed."""
+        data, packed_weights = values[number_of_replica() - replicas.first_own]
+        weight = packed_weights[0]  # `PartWeights.batch`
         state = State(model, combine_rules, replicated=replicated)
         state.begin()
         with part_of(
             weight, replacements, combine_rules, replicated=replicated
         ) as part:
             own_logs = model.test_step(data)
-        state.weigh_own_metrics(weight)
+        state.weigh_metrics(weight)
         log_numbers = logs.of_part(own_logs, part)
-        return logs.with_counts(log_numbers), metric_values(later.local)
+        return logs.with_metric_state(log_numbers), metric_values(later.unsummed)
 
     def step(values: LocalValues, micro_batches: tf.Tensor) -> StepLogs:
         logs = Logs(model, later)
@@ -310,7 +318,7 @@ def testing(
         own_numbers, unsummed = strategy.run(
             partial(on_replica, logs, replacements), (values, micro_batches)
         )
-        # The replicas themselves do not need the sums, unlike in training: only the logs do.
+        # Only the logs need these sums. So they are made on one device, unlike in training.
         with tf.device(replicas.names[0]):
             totals = strategy.reduce(tf.distribute.ReduceOp.SUM, own_numbers, axis=None)
             return logs.of_whole_batch(
@@ -329,7 +337,7 @@ def predicting(
         """One of the model's outputs, for the samples of all replicas."""
         by_replica = replicas.strategy.experimental_local_results(outputs)
         with tf.device("/CPU:0"):
-            # Each replica has all of them: it computed them, or has gathered them.
+            # Each replica has the outputs of all samples: it computed or gathered them.
             if replicated or replicas.cluster:
                 return tf.identity(by_replica[0])
             return tf.concat(by_replica, axis=0)
@@ -351,16 +359,16 @@ def predicting(
 
 
 def replacements_for_parts(model: Any, *, trains: bool) -> PartReplacements:
-    """What makes the model's own steps those of parts of a batch."""
+    """The replacements of Keras' methods with which the model's own step computes a part."""
     taking = taking_gradients(model) if trains else inlined(model)
     return weighing(model) | taking
 
 
 def _stamps_of_cluster(stamps: Any) -> Any:
-    """The stamps of all processes, [processes, 4 or 6], from one process's own, [4 or 6].
+    """Each process calls this with its own stamps, [4 or 6]; returns those of all, [processes, …].
 
-    The processes' clocks differ. The moment when the gradients were summed is the only one that
-    they share. So this shifts each process's times so that SUMMED is that of process 0.
+    The processes' clocks differ, but their gradients were summed at the same moment. So this shifts
+    each process's four times until its SUMMED equals that of process 0.
     """
     own_summed = stamps[SUMMED]
     since_summed = stamps[: FINISHED + 1] - own_summed

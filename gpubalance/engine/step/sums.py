@@ -1,8 +1,8 @@
 """Sums over replicas in a step, and the sketches by which the parity check compares sums of parts.
 
-A sketch stands for a quantity of any size. It is three float32 numbers: the quantity's norm, and
-its products with two fixed random vectors, which add up as the quantity's values do. Arrays of
-sketches have them in the last axis: [..., 3].
+A sketch is three float32 numbers that stand for a quantity of any size, such as a weight's
+gradient: its norm, and its products with two fixed random vectors. The products of parts add up as
+the parts' values do. Arrays of sketches have the three numbers in their last axis: [..., 3].
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from gpubalance.planning.sync import packs_of
 from gpubalance.results.combine_rules import MEAN, MEAN_AGAIN, SUM
 from gpubalance.settings.choices import Gradients
 
-# Of several quantities, each may also differ by this fraction of what the norm of all allows.
+# The third term of the tolerance in `matching_exponents` has this factor.
 FRACTION_OF_ALL = 0.1
 # The name scope of the operations that make sketches: rounding.py does not perturb these.
-SKETCH_SCOPE = "parity_marks"
+SKETCH_SCOPE = "parity_sketches"
 _SEEDS = (1, 2)  # of the two random vectors
 
 
 def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
     """The sum over all replicas of each value; None stays None.
 
-    It is called in each replica while a function is traced. A pack of values is one all-reduce of
-    about `pack_bytes` bytes, with 0 of all values. It has one dtype, because TensorFlow makes one
-    tensor of it. The last values come first, and a pack is summed as soon as its values are
-    computed. All replicas make the same packs in the same order. An infinity on one replica reaches
-    all.
+    A replica's step calls this while it is traced. Values are summed in packs: a pack is one
+    all-reduce of about `pack_bytes` bytes. If that is 0, all values of a dtype are one pack. A pack
+    has one dtype, because TensorFlow makes one tensor of it. The last values are in the first pack.
+    A pack is summed as soon as its values are computed. All replicas make the same packs in the
+    same order. An infinity on one replica reaches all.
     """
     context = tf.distribute.get_replica_context()
     present = [pair for pair in enumerate(values) if pair[1] is not None]
-    sizes = [_kind_and_bytes(value, place) for place, value in present]
+    keys_and_bytes = [_pack_key_and_bytes(value, place) for place, value in present]
     sums: list[Any] = [None] * len(values)
-    for numbers in packs_of(sizes, pack_bytes):
+    for numbers in packs_of(keys_and_bytes, pack_bytes):
         pack = [present[number] for number in numbers]
         own = [value for _, value in pack]
         totals = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
@@ -49,10 +49,11 @@ def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
     return sums
 
 
-def _kind_and_bytes(value: Any, place: int) -> tuple[Hashable, int]:
-    """The kind of a value and its bytes; only values of one kind can share a pack.
+def _pack_key_and_bytes(value: Any, place: int) -> tuple[Hashable, int]:
+    """A key, and the value's bytes. Only values with equal keys can share a pack.
 
-    The kind is the dtype, or, for rows and other values of unknown size, their own place.
+    The key of a float32 weight's gradient is float32. A value of unknown size, such as
+    IndexedSlices, is a pack of its own: its key is its place.
     """
     size = None if isinstance(value, tf.IndexedSlices) else value.shape.num_elements()
     if size is None:
@@ -63,8 +64,8 @@ def _kind_and_bytes(value: Any, place: int) -> tuple[Hashable, int]:
 def cast_to_send(grads: Sequence[Any], form: Gradients) -> list[Any]:
     """A replica's gradients in the dtypes in which they are sent and summed.
 
-    With the form `bf16` dense float32 is sent as bfloat16. TensorFlow can't gather rows
-    (IndexedSlices) of bfloat16: they are sent as float32.
+    The form `bf16` sends dense float32 as bfloat16. TensorFlow can't gather IndexedSlices of
+    bfloat16, so these are always sent as float32.
     """
     cast = []
     for grad in grads:
@@ -88,14 +89,15 @@ def cast_back(sums: Sequence[Any], grads: Sequence[Any]) -> list[Any]:
 
 
 def batch_of(inputs: Any) -> Any:
-    """The number of samples, an int32 scalar."""
+    """The number of samples, the first dimension of the first tensor: an int32 scalar."""
     return tf.shape(tf.nest.flatten(inputs)[0])[0]
 
 
 def weighed(value: Any, weight: Any, weight_exponent: Any) -> Any:
     """`value` times weight^p, in the value's dtype: a part's share of the whole batch's quantity.
 
-    The exponent p is 0, 1 or 2 (see combine_rules.py). In the parity check it is a float32 scalar.
+    The exponent p is 0, 1 or 2 (see combine_rules.py): an int, or in the parity check a float32
+    scalar.
     """
     if isinstance(weight_exponent, int) and weight_exponent == SUM:
         return value  # weight^0 is 1
@@ -118,7 +120,7 @@ def one_vector(tensors: Sequence[Any]) -> Any:
 
 
 def split_vector(vector: Any, shapes: Sequence[Any]) -> list[Any]:
-    """The tensors in a `one_vector`, in its dtype, by their shapes; (-1,) takes what is left."""
+    """Undoes `one_vector`: tensors of these shapes, in the vector's dtype. (-1,) takes the rest."""
     if not shapes:  # tf.split makes at least one piece
         return []
     sizes = [math.prod(shape) for shape in shapes]
@@ -133,7 +135,7 @@ def squared_norm(grads: Sequence[Any]) -> Any:
 
 
 def _squares(grad: Any) -> Any:
-    # An embedding's: a row that occurs several times is summed before it is squared.
+    # The gradient of an embedding: a row that occurs several times is summed before it is squared.
     if isinstance(grad, tf.IndexedSlices):
         rows, places = tf.unique(grad.indices)
         grad = tf.math.unsorted_segment_sum(grad.values, places, tf.size(rows))
@@ -141,9 +143,9 @@ def _squares(grad: Any) -> Any:
 
 
 def with_norms(stamps: Any, part_squares: Any, summed_grads: Any, scale: Any) -> Any:
-    """A replica's 4 stamps, and two columns more: Σ‖h‖²/b of its parts, ‖g‖² of the whole batch.
+    """A replica's 4 stamps, then Σ‖h‖²/b of its parts, then ‖g‖² of the whole batch: float64 [6].
 
-    Returns float64 [6]. The gradients have the optimizer's loss `scale`: it is taken out of both.
+    The gradients h and g have the optimizer's loss `scale`. Both norms are divided by its square.
     """
     squares = tf.stack([part_squares, squared_norm(summed_grads)])
     norms = tf.cast(squares, tf.float64) / tf.cast(scale, tf.float64) ** 2
@@ -166,7 +168,8 @@ def sketches_of(tensors: Iterable[Any]) -> Any:
 
 
 def _sketch(value: Any) -> Any:
-    # Made dense: the order of its rows depends on the samples, and the sketch must not.
+    # IndexedSlices are made dense. The order of their rows depends on the samples, and a sketch
+    # must not depend on it.
     if isinstance(value, tf.IndexedSlices):
         value = tf.math.unsorted_segment_sum(
             value.values, value.indices, value.dense_shape[0]
@@ -185,7 +188,7 @@ def norms(sketches: Any) -> Any:
 
 
 def products(sketches: Any) -> Any:
-    """The quantities' products with the two fixed vectors: [..., 2] of [..., 3]."""
+    """The quantities' products with the two random vectors: [..., 2] of [..., 3]."""
     return sketches[..., 1:]
 
 
@@ -195,17 +198,19 @@ def matching_exponents(
     relative_tolerance: float,
     rounding: Any = 0.0,
 ) -> list[int]:
-    """Which of p = 1, 0, 2 satisfy whole ≈ Σ weight^p · part, in that order.
+    """Which of p = 1 (a mean), 0 (a sum), 2 (a mean divided once more) make the parts the whole.
+
+    Those p satisfy whole ≈ Σ weight^p · part; the result has them in that order. A quantity that is
+    0 in the whole and in all parts satisfies every p.
 
     `whole` has the sketches of one quantity, [3], or of several, [quantities, 3]. `parts` are pairs
-    (weight, sketches); these may be of several cuts of the batch, [cuts, …, 3], which must all
-    agree. All are numpy arrays. A quantity's products may differ by
+    (weight, sketches) whose sketches have the shape of `whole`. If the batch was cut into parts
+    several times, the sketches have one axis more, [cuts, …, 3]: part i has the same weight in each
+    cut, and p must satisfy all cuts. All are numpy arrays. A quantity's products may differ by
 
         relative_tolerance · its largest norm, in the whole or a part
         + rounding, one number or one for each quantity
         + 0.1 · relative_tolerance · the norm of all quantities, if there are several.
-
-    What is 0 everywhere satisfies every p.
     """
     part_norms = [norms(sketches) for _, sketches in parts]
     largest_norm = reduce(np.maximum, part_norms, norms(whole))

@@ -91,9 +91,9 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
     if even is None:
         return
     split = split_over(even, len(rounds.request.devices))
-    is_as_asked = rounds.estimates.is_as_asked(split)
-    rounds.warn(even_is_faster(proof, even, split, is_as_asked=is_as_asked))
-    if is_as_asked:
+    even_is_as_asked = rounds.estimates.is_as_asked(split)
+    rounds.warn(even_is_faster(proof, even, split, even_is_as_asked=even_is_as_asked))
+    if even_is_as_asked:
         allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
         rounds.estimates.learn(allocated, even)
         # Which it needs, as the largest that fits may be above the limits of the planner.

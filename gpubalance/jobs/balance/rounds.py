@@ -1,4 +1,4 @@
-"""The rounds of a balance: which split is measured next, its result, or what fits instead."""
+"""The rounds of a balance: which split each measures, and its result or what fits instead."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Batch, Record
 
-# The time left is computed as if there were this many rounds: how many follow is unknown.
+# The time left is estimated as if a balance had this many rounds: the number is not known before.
 _USUAL_ROUNDS = 2
-# Of sets of devices whose sum of gradients is timed. Many devices have many sets, and a sum takes a
-# part of a second.
+# Gradient sums are timed for this many sets of devices at most. Many devices have many sets, and
+# timing one takes a part of a second.
 _MAX_TIMED_SETS = 16
 
 
 class BalanceRounds:
     """The state of a balance: its rounds and proofs so far, and what they taught of the devices.
 
-    The worker group of `joint_workers` is regrouped for each split; the caller of `balance` ends
-    it. `request` keeps the user's own pack size, even after the balance chose another.
+    The worker group of `joint_workers` is regrouped for each split; `balance` ends the group.
+    `request` keeps the user's own pack size, even after the balance chose another.
     """
 
     def __init__(self, joint_workers: JointWorkers, probe: Probe) -> None:
@@ -56,8 +56,8 @@ class BalanceRounds:
         self.watch = joint_workers.watch
         self.journal = joint_workers.journal
         self.probe = probe
-        # The request's settings name the all-reduce and its packs. These need memory that the probe
-        # did not see.
+        # The planner keeps memory free for packs, by the pack size in the probe's settings. So the
+        # settings are those of the request, whose packs the probe may not have seen.
         probe_as_asked = probe.model_copy(update={"settings": request.settings})
         self.estimates = DeviceEstimates(probe_as_asked, request.devices, request.plan)
         self.records: list[Round] = []
@@ -84,7 +84,8 @@ class BalanceRounds:
     def journal_key(self, what: str, split: BatchSplit) -> str:
         """The journal key of the next round or proof (`what`) of a split.
 
-        It has the numbers of rounds and proofs before it: a resumed balance repeats their order.
+        The key has the numbers of rounds and proofs so far, because a resumed balance repeats them
+        in order.
         """
         created = self.probe.created
         return content_key(what, created, str(split), len(self.records), self.proofs)
@@ -92,18 +93,19 @@ class BalanceRounds:
     def try_split(self, planned: Allocation) -> None:
         """Measures a planned split for a few seconds, and notes the result.
 
-        If it runs out of memory, its devices' limits are lowered instead. A split that was measured
-        three times is not measured again: a warning says so, and all its measurements count.
+        If the split runs out of memory, its devices' limits are lowered instead. A split that was
+        measured three times is not measured again. Instead a warning says so, and from then on
+        every measurement of every split counts, whatever the devices' speed was.
         """
-        # If the user's data has another batch size, whoever watches gets the plan before the first
-        # round: it says what the new size changes, such as the learning rate.
+        # If the planned global batch is not the user's own, `watch` gets the plan before the first
+        # round: the plan says what the new size changes, such as the learning rate.
         own_batch = self.probe.own_batch
         if not self.records and own_batch not in (None, planned.split.global_batch):
             self.watch(Planned(plan_of(self.estimates, planned)))
-        measured_to_the_limit = self.estimates.measurement_limit_reached(planned.split)
-        if measured_to_the_limit is not None:
+        fully_measured = self.estimates.fully_measured(planned.split)
+        if fully_measured is not None:
             # The devices' speed comes and goes. The median of all measurements decides from now on.
-            self.warn(machine_not_steady(measured_to_the_limit))
+            self.warn(machine_not_steady(fully_measured))
             self.estimates.count_all()
             return
         key = self.journal_key("round", planned.split)
@@ -111,7 +113,7 @@ class BalanceRounds:
         self.note(planned, tried)
 
     def time_sums(self, devices: Devices) -> None:
-        """Times sums of gradients over these devices, and over the measured set around them."""
+        """Times sums of gradients over these devices, and over their smallest measured superset."""
         superset = self.estimates.problem.sync.smallest_measured_superset(devices)
         sums_s = self.joint_workers.time_sums(devices, superset, self.estimates.sums_s)
         self.estimates.sums_s.update(sums_s)
@@ -124,11 +126,12 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
-        # The proof takes as long as these steps, and not as those of the probe's largest batch.
+        # The time shown for the proof follows this step time from now on. Until now it followed the
+        # probe's largest batch.
         step_s = planned.step_time_s
         self.watch(TimeLeft(self._left_s(step_s), step_s=step_s))
         why = " once more" if self.estimates.has(split) else ""
-        left_out = self.estimates.left_out_beside_measured_set(split)
+        left_out = self.estimates.left_out_of_measured_superset(split)
         if left_out:
             why = f", as sync may be less without {self.joint_workers.labels(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
@@ -137,12 +140,13 @@ class BalanceRounds:
         except OutOfMemory as error:
             tried = self.after_out_of_memory(split, error)
         if not self.records:
-            # A resumed balance plans with the same probe, even if it was a stored one.
+            # There is a round to resume from now on. A resumed balance must plan with this probe,
+            # even if it came from an earlier command.
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
     def _left_s(self, step_s: float) -> float:
-        """The seconds of this round, by its step time, and of another if it is the first."""
+        """The seconds of this round, by its step time. The first counts as `_USUAL_ROUNDS`."""
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
         return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
@@ -154,19 +158,21 @@ class BalanceRounds:
     def after_out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
         """What follows when a round or a proof ran out of memory: limits, or a measurement.
 
-        After a split's first failure it is tried again if memory says that it fits. If it does
-        fit, it is measured. A second failure is believed.
+        A split's first failure may be due to another program that had the memory for a moment. So
+        `fitting_sizes` may try the split again. If it fits then, it is measured. A second failure
+        is believed.
         """
-        while True:
-            believed = split in self.splits_out_of_memory  # so this loop ends
-            self.splits_out_of_memory.add(split)
-            fitting = fitting_sizes(self.joint_workers, split, error, believed=believed)
-            if fitting:
-                break
+        believed = split in self.splits_out_of_memory
+        self.splits_out_of_memory.add(split)
+        fitting = fitting_sizes(self.joint_workers, split, error, believed=believed)
+        if not fitting:
             try:
                 return self._measured(split)
             except OutOfMemory as second_error:
-                error = second_error
+                # A believed failure is not tried again, so this is not empty.
+                fitting = fitting_sizes(
+                    self.joint_workers, split, second_error, believed=True
+                )
         limits = []
         for device, fitting_size in fitting:
             largest = self._largest_fitting(device, split, fitting_size)
@@ -178,7 +184,8 @@ class BalanceRounds:
     ) -> int:
         """The largest micro-batch of the device that fitted, now or in an earlier round.
 
-        It is below the split's own, which did not fit, and rounded down to the problem's multiple.
+        Only sizes below the split's own, which did not fit, count. The result is rounded down to a
+        multiple of the problem's `multiple`.
         """
         sizes = [fitting_size]
         for record in self.records:
@@ -190,7 +197,7 @@ class BalanceRounds:
         return largest // multiple * multiple
 
     def note(self, planned: Allocation, tried: TriedSplit) -> None:
-        """Adds a round. Learns what it measured, or lowers the limits of its devices."""
+        """Adds a round: learns what it measured, or lowers the limits of devices out of memory."""
         split = planned.split
         measured = tried.measured
         record = Round(
@@ -225,17 +232,20 @@ def next_split(
 ) -> Allocation | None:
     """The next split to measure; None if another round would gain nothing.
 
-    If none was measured, it is the planner's best, or the even split if the probe can't tell which
-    is faster. Else it is the first of these that there is:
+    The first round measures the planner's best split, or the even split if the probe can't tell
+    which of the two is faster. A later round measures the first of these that there is:
 
     1. a split of fewer devices, if less sync may make it more than 0.4 % better than the best
        measured split and the planner's best;
     2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
-       split; but that one again, if its uncertainty reaches as far;
-    3. of the best measured split and those that it can't be told from, the least exactly known.
+       split. If the best measured split may be as good, and was measured less than three times, it
+       is measured again instead;
+    3. the least exactly known of the best measured split and its rivals, if it has rivals. A rival
+       is a measured split that may be more than 0.4 % better. Only splits that were measured less
+       than three times are measured again.
 
-    Raises what `best_split` does if no split was measured. If `some_ran_out` of memory, that is
-    always NothingFits: the devices' limits are then below what the user asked for.
+    Raises what `best_split` does if no split was measured. If `some_ran_out` of memory, the error
+    is always NothingFits: the devices' limits are then below what the user asked for.
     """
     best = estimates.best()
     planned = _planned(estimates, best, some_ran_out=some_ran_out)
@@ -258,7 +268,7 @@ def next_split(
 def _planned(
     estimates: DeviceEstimates, best: MeasuredSplit | None, *, some_ran_out: bool
 ) -> Allocation:
-    """The planner's best split; where it finds none any more, the `best` measured one."""
+    """The planner's best split; the `best` measured split if the planner no longer finds any."""
     try:
         return best_split(estimates.problem)
     except (UsageError, NothingFits) as error:
@@ -277,8 +287,8 @@ def _fewer_devices(
 ) -> Allocation | None:
     """A split of fewer devices that may be worth more than `above`, or None.
 
-    `above` is in the problem's value, such as samples per second. `time_sums` adds sums over the
-    devices that it is called with, and over the measured set around them, to the `estimates`.
+    `above` is in the problem's value, such as samples per second. `time_sums(devices)` adds to the
+    `estimates` the seconds of sums over these devices and over their smallest measured superset.
     """
     if estimates.probe.settings.all_reduce == "hierarchical":
         return None  # it can't sum an odd number of devices
@@ -295,16 +305,18 @@ def _fewer_devices(
 
 
 class FittingSize(NamedTuple):
-    """The largest micro-batch that is known to fit on a device; the device is its number."""
+    """The largest micro-batch that is known to fit on a device."""
 
+    # Its number among the request's devices
     device: Annotated[int, Field(ge=0)]
     micro_batch: Batch
 
 
 class TriedSplit(Record):
-    """The result of a round, as the journal has it: a measurement, or None if it ran out of memory.
+    """The result of a round, as the journal has it.
 
-    `limits` then has each device that did not have the memory it was thought to have.
+    `measured` is None if the split ran out of memory. `limits` then has each device that had less
+    memory than expected.
     """
 
     split: BatchSplit
@@ -315,15 +327,15 @@ class TriedSplit(Record):
 def measure_split(
     joint_workers: JointWorkers, split: BatchSplit, seconds: float | None
 ) -> Measurement:
-    """Measures a split for that many seconds; None measures until its step time is known.
+    """Measures a split for that many seconds. Raises OutOfMemory.
 
-    That is within ± 0.5 %, for at most 3 s. Raises OutOfMemory.
+    None measures until the step time is known within ± 0.5 %, for at most 3 s.
     """
     used = joint_workers.run_request(split).without_idle
     measurer = Measurer(
         joint_workers.gather(split), joint_workers.journal, joint_workers.watch
     )
-    # A step needs a whole global batch: user data with fewer samples is refused.
+    # User data with fewer samples than a global batch is refused.
     workload = Workload(used.split, used.devices, least_samples=split.global_batch)
     window = measurer.measure(workload, StoppingRule.of_round(seconds))
     sensors = measurer.sensors(workload)
@@ -339,8 +351,9 @@ def fitting_sizes(
 ) -> list[FittingSize]:
     """What fits on each device that was given more than it holds, found by trying.
 
-    Empty if the whole split fitted on a second try, which a failure that is not `believed` gets.
-    Raises NothingFits if no split fits, or the error that only looks like a lack of memory.
+    A failure that is not `believed` may have the whole split tried again; if it fits then, the
+    result is empty. Raises NothingFits if no split fits, or another error if the failure only
+    looked like a lack of memory.
     """
     worker_group = joint_workers.gather(split)
     request = joint_workers.run_request(split).without_idle
@@ -349,14 +362,14 @@ def fitting_sizes(
     if fits == request.split:
         return []
     if fits is None and error.fault is not None:
-        raise error.fault
+        raise error.fault  # not a lack of memory: even one sample per device failed
     if fits is None:
         raise NothingFits(
             error.message,
             remedy="not even one sample per device fits: use a smaller model",
         )
     fitting = []
-    # `split` counts all devices, `fits` and `request.split` only those with samples.
+    # `split` has all devices, `fits` and `request.split` only those with samples.
     for place, device in enumerate(split.used):
         size = fits.micro_batches[place]
         if size < request.split.micro_batches[place]:
@@ -365,7 +378,7 @@ def fitting_sizes(
 
 
 def machine_not_steady(measured_split: MeasuredSplit) -> Warning_:
-    """The warning that a split's measurements differ by more than other splits would gain."""
+    """The warning that a split's measurements differ by more than another split would gain."""
     rates = [measured.throughput.median for measured in measured_split.current]
     return warning(
         "not-steady/machine",
@@ -377,11 +390,18 @@ def machine_not_steady(measured_split: MeasuredSplit) -> Warning_:
 
 
 def even_is_faster(
-    proof: Measurement, even: Measurement, even_split: BatchSplit, *, is_as_asked: bool
+    proof: Measurement,
+    even: Measurement,
+    even_split: BatchSplit,
+    *,
+    even_is_as_asked: bool,
 ) -> Warning_:
-    """The warning that the even split was faster than the split that was proven beside it."""
+    """The warning that the even split was faster than the split that was proven beside it.
+
+    `even_is_as_asked`: the even split meets the user's options, see `DeviceEstimates.is_as_asked`.
+    """
     row = "even-is-faster"
-    if not is_as_asked:
+    if not even_is_as_asked:
         row += "/not-asked"
     return warning(
         row,

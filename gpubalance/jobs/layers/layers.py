@@ -204,7 +204,7 @@ def result_of(
     placed = cut.placed
     problem = placed.problem
     measured_stages = tuple(stages(cut))
-    step_s = figures.usual_s(windows)
+    step_s = figures.median_step_s(windows)
     rate = figures.throughput_of(problem.global_batch, figures.step_times_s(windows))
     idle = [(stage.bubble_s + stage.transfer_s) / step_s for stage in measured_stages]
     return Layers(

@@ -14,11 +14,11 @@ from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.measure.figures import (
     Windows,
     began_s,
+    median_step_s,
     peaks,
     stamped_in,
     step_times_s,
     throughput_of,
-    usual_s,
 )
 from gpubalance.jobs.measure.joint import measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
@@ -107,7 +107,7 @@ def stages(cut: MeasuredCut) -> Iterator[Stage]:
     placed = cut.placed
     windows = cut.windows
     steps = [_record(step) for step in timelines(windows)]
-    step_time_s = usual_s(windows)
+    step_time_s = median_step_s(windows)
     peak_bytes = peaks(windows)
     telemetry = cut.measurer.sensors(cut.workload).telemetry(began_s(windows))
     for device in dict.fromkeys(segment.device for segment in placed.segments):
@@ -270,7 +270,7 @@ class CutRounds:
             self._ran_out(cut.placed, error.replica)
             return
         self.measured.append(cut)
-        self._note(cut.placed, "measured", step_time_s=usual_s(cut.windows))
+        self._note(cut.placed, "measured", step_time_s=median_step_s(cut.windows))
         times_s = step_times_s(cut.windows)
         rate = throughput_of(cut.placed.problem.global_batch, times_s).median
         if self._best is None or rate > self._best[0]:

@@ -45,8 +45,8 @@ def step_times_s(windows: Windows) -> list[float]:
     return [timing.seconds / timing.steps for timing in timings_in(windows)]
 
 
-def usual_s(windows: Windows) -> float:
-    """The median of these."""
+def median_step_s(windows: Windows) -> float:
+    """The median of `step_times_s`."""
     return median(step_times_s(windows))
 
 
@@ -170,7 +170,7 @@ def input_waits_s(windows: Windows) -> list[float]:
     sums_s = [(step.step_s or 0.0) + step.input_wait_s for step in steps]
     over_s = 0.0
     if sums_s and timings_in(windows):
-        over_s = max(0.0, averaging(windows)(sums_s) - usual_s(windows))
+        over_s = max(0.0, averaging(windows)(sums_s) - median_step_s(windows))
     return [max(0.0, step.input_wait_s - over_s) for step in steps]
 
 
@@ -188,7 +188,7 @@ def rare_waits_s(windows: Windows) -> float:
     """
     if vary_in_shape(windows) or not timings_in(windows):
         return 0.0
-    over_s = usual_s(windows) - median(single_steps_s(windows))
+    over_s = median_step_s(windows) - median(single_steps_s(windows))
     return max(0.0, min(over_s, input_wait_s(windows) - median(input_waits_s(windows))))
 
 
@@ -216,7 +216,7 @@ def stamp_cost(windows: Windows) -> float | None:
     """The part by which a usual stamped step takes longer than another; None without both."""
     if not timings_in(windows) or not stamped_in(windows):
         return None
-    usual_step_s = usual_s(windows) - slow_s(windows) - rare_waits_s(windows)
+    usual_step_s = median_step_s(windows) - slow_s(windows) - rare_waits_s(windows)
     return averaging(windows)(single_steps_s(windows)) / usual_step_s - 1
 
 
@@ -226,7 +226,7 @@ def step_spread(windows: Windows) -> StepSpread | None:
     if not vary_in_shape(windows) or len(times) < 2:
         return None
     # The host's work between steps, which stamps do not see, is about the same in all of them.
-    rest_s = max(0.0, usual_s(windows) - mean(times))
+    rest_s = max(0.0, median_step_s(windows) - mean(times))
     half_s = median(times) + rest_s
     max_s = part95(times) + rest_s
     return StepSpread(p50_s=half_s, p95_s=max_s, steps=len(times))

@@ -1,7 +1,7 @@
 """Measures workloads interleaved, window by window, until their step times are precise.
 
-`JointRun` does so with a split and its baseline, the even split. `measure_interleaved` also serves
-models of their own (jobs/independent) and cut models (jobs/layers).
+`JointRun` does so with a split and its baseline, the even split. `measure_interleaved` also
+measures independent models, one a device (jobs/independent), and cut models (jobs/layers).
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from gpubalance.jobs.measure.figures import (
     Throttled,
     began_s,
     measurement,
+    median_step_s,
     peaks,
     precision,
     step_time,
     step_times_s,
     throttled_gpus,
     throughput_of,
-    usual_s,
 )
 from gpubalance.jobs.measure.input_pipeline import measure_input_pipeline
 from gpubalance.jobs.measure.measurer import Measurer
@@ -51,9 +51,9 @@ _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
 
 class JointRun:
-    """Measures the split of a run, and the even split beside it if that is asked for.
+    """Measures the split of a run, and the even split beside it if `--baseline even` asks for it.
 
-    `state` makes the result, at any time.
+    `state.result()` gives the result so far, at any time.
     """
 
     def __init__(
@@ -67,11 +67,11 @@ class JointRun:
     ) -> None:
         """Measures nothing yet.
 
-        asked                the run; of its devices those without samples are left out
-        solo                 what the devices gave alone, to compare with
+        asked                the run; its devices without samples are left out
+        solo                 the devices' best throughputs alone, to compare with
         from_input_pipeline  batches come from the user's own pipeline, measured alone first
         refuses_too_slow     UsageError if most steps of the split's first window take clearly
-                             longer than by the devices' profiles
+                             longer than the devices' profiles say
         """
         self.state = RunState(asked, measurer, solo, from_input_pipeline)
         self.measurer = measurer
@@ -100,27 +100,28 @@ class JointRun:
 
     def _measure_or_give_up_even(self) -> None:
         state = self.state
+        gave_up_even = False
         try:
             self._measure_workloads()
         except OutOfMemory as error:
             even_failed = self.measurer.current == (state.even,)
-            if not (even_failed and state.even_is_another):
+            if not (even_failed and state.measures_even_too):
                 raise
             self._give_up_even(error)
-        else:
-            return
-        # Measures what is left without the even split. No window is measured again.
-        self._measure_workloads()
+            gave_up_even = True
+        if gave_up_even:
+            # Measures what is left without the even split. No window is measured again.
+            self._measure_workloads()
 
     def _measure_workloads(self) -> None:
         beside = ""
-        if self.state.even_is_another:
+        if self.state.measures_even_too:
             beside = ", interleaved with the even split"
 
         def describe(window: str, _: str) -> str:
             return f"measuring {self.request.split}, {window}{beside}"
 
-        # All need the same devices, so none is measured together with another.
+        # All workloads need the same devices, so each is a set of its own.
         interleaved: list[MeasuredTogether] = []
         for workload in self.state.workloads():
             interleaved.append((workload,))
@@ -139,7 +140,8 @@ class JointRun:
             return
         request = self.request
         windows = self.measurer.windows[own]
-        fault = too_slow_windows(own, windows, request.settings, request.joint)
+        joint_profile = request.joint
+        fault = too_slow_windows(own, windows, request.settings, joint_profile)
         if fault is not None:
             self.measurer.forget(workloads)
             raise fault
@@ -186,7 +188,8 @@ class JointRun:
         share = search.largest_even_share(max(even.batches))
         if share < max(even.batches):
             return self._warm_up_as_even(BatchSplit((share,) * len(devices)))
-        # It fits after all: the even split itself, whose shares may differ by one.
+        # Shares as large as the even split's fit after all. So this takes the even split itself,
+        # whose shares may differ by one.
         return self._warm_up_as_even(even)
 
     def _warm_up_as_even(self, split: BatchSplit) -> Workload:
@@ -211,17 +214,19 @@ def measure_interleaved(
     describe: Callable[[str, str], str] = lambda _window, _what: "",
     after_first: Callable[[MeasuredTogether], None] = lambda _: None,
 ) -> None:
-    """Measures a window of each set of workloads, then a second of each: drift affects all alike.
+    """Measures window 1 of each set of workloads, then window 2 of each: drift affects all alike.
 
-    1. Each gets the windows that `measuring` asks for. Windows that the measurer already has count.
-    2. One more of each follows while not all step times are known within ± 1 %, up to
-       `max_windows`; none if even these would probably leave one above ± 6 %.
-    3. One more of each follows, once, if a GPU was throttled.
+    1. Each set gets the windows that `measuring` asks for. Windows that the measurer already has
+       count.
+    2. While not all step times are known within ± 1 %, each set gets one more window, up to
+       `max_windows`. It gets none if even `max_windows` would probably leave a step time less exact
+       than ± 6 %.
+    3. If a GPU was throttled, each set gets one more window, once.
 
     `describe("window 2 of 3", "GPU:0 alone")` returns the text to report. `after_first` is called
     with each set after its first window, and raises if nothing more should be measured.
     """
-    # An earlier call that ended with an error may have gone beyond the windows asked for.
+    # An earlier call that ended with an error may have measured more windows than asked for.
     planned = max(measuring.windows, *map(measurer.window_count, interleaved))
     repeated_for_throttling = False
     while True:
@@ -230,7 +235,7 @@ def measure_interleaved(
             so_far = number - 1
             half_width = _widest_half_width(measurer, interleaved)
             why = _why_more(half_width, so_far, measuring.max_windows)
-            # Not with `duration_s`: then a window's length is fixed, whatever its precision.
+            # Whoever asks for windows of `duration_s` seconds has not asked for a precision.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 measurer.watch(Doing(f"{_KNOWN} after {so_far} measurement windows"))
             throttled = _throttled(measurer, interleaved)
@@ -254,10 +259,10 @@ def _measure_each(
     describe: Callable[[str, str], str],
     after_first: Callable[[MeasuredTogether], None],
 ) -> None:
-    """Measures the window of that number, from 1, of each set that does not have it yet."""
+    """Measures window `number`, from 1, of each set that does not have this window yet."""
     began_at_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
-    # The first and the last change places each time: as a card gets hotter, the last is slower.
+    # The order is reversed each time: as a card gets hotter, the last set is slower.
     in_order = list(interleaved)
     if number % 2 == 0:
         in_order.reverse()
@@ -282,7 +287,7 @@ def _expected_s(
     rule: StoppingRule,
     planned: int,
 ) -> float:
-    """The seconds of all windows that are left, by the step times of the warm-up."""
+    """The seconds of all windows that are left, by the step times of the sets' warm-ups."""
     left_s = 0.0
     for workloads in interleaved:
         step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
@@ -294,7 +299,10 @@ def _expected_s(
 def _widest_half_width(
     measurer: Measurer, interleaved: Sequence[MeasuredTogether]
 ) -> float:
-    """The widest over all workloads, as a part of the step time; infinite if one is unknown."""
+    """The widest half-width of all workloads' step times, 0.01 for ± 1 %.
+
+    Infinite if a step time's is unknown.
+    """
     widest = 0.0
     for workloads in interleaved:
         for workload in workloads:
@@ -303,7 +311,7 @@ def _widest_half_width(
 
 
 def _why_more(half_width: float, windows: int, max_windows: int) -> str | None:
-    """Why one more window is worth its time, None if it is not."""
+    """The text why one more window is worth its time, None if it is not."""
     if half_width <= PRECISE_ENOUGH:
         return None
     if not _can_become_precise(half_width, windows, max_windows):
@@ -314,8 +322,8 @@ def _why_more(half_width: float, windows: int, max_windows: int) -> str | None:
 def _can_become_precise(half_width: float, windows: int, max_windows: int) -> bool:
     """Whether `max_windows` may come near ± 1 %, if `windows` of them leave that half-width.
 
-    It shrinks with the root of their number: ± 10 % after 3 would be 10 · √(3/5) = ± 7.7 % after 5,
-    and above 6 % no time is spent.
+    The half-width shrinks with the root of the number of windows: ± 10 % after 3 would be
+    10 · √(3/5) = ± 7.7 % after 5. That is above 6 %, so no more time is spent.
     """
     if windows >= max_windows:
         return False
@@ -329,27 +337,27 @@ def _event(
 ) -> Event:
     """The event for the latest window of each of these workloads."""
     workload = workloads[0]
-    # A cut model: the rate is that of all its windows so far.
+    # A cut model: rate and step time are those of all its windows so far.
     if workload.cut is not None:
         windows = measurer.windows[workload]
         rate = throughput_of(workload.split.global_batch, step_times_s(windows))
-        return PipeWindowDone(number, planned, rate.median, usual_s(windows))
-    # Models of their own, one alone or all at once.
+        return PipeWindowDone(number, planned, rate.median, median_step_s(windows))
+    # Independent models, one alone or all at once.
     if workload.is_independent:
         parts = tuple(_own_window(measurer, workload) for workload in workloads)
         if len(workloads) == 1:
             return IndependentWindowDone(number, planned, "alone", parts)
         return IndependentWindowDone(number, planned, "at once", parts)
-    # A run's split, or its baseline.
+    # A run's split, or the even split beside it.
     last = measurer.windows[workload][-1:]
     measured = measurement(workload.split, last, measurer.sensors(workload))
     return WindowDone(number, planned, workload.name, workload.devices, measured)
 
 
 def _own_window(measurer: Measurer, workload: Workload) -> OwnWindow:
-    """The result of the last window of one device with a model of its own."""
+    """The result of the last window of one device that trains an independent model."""
     last = measurer.windows[workload][-1:]
-    origin_s = began_s(last)
+    origin_s = began_s(last)  # the times of the result's samples count from here
     own_step_time = step_time(last, origin_s)
     batch = workload.split.global_batch
     return OwnWindow(
@@ -365,7 +373,7 @@ def _own_window(measurer: Measurer, workload: Workload) -> OwnWindow:
 def _throttled(
     measurer: Measurer, interleaved: Sequence[MeasuredTogether]
 ) -> Throttled:
-    """Each GPU that was throttled, except while it trained a baseline."""
+    """Each GPU that was throttled, with NVML's reasons, except while it trained a baseline."""
     throttled: list[tuple[Device, tuple[str, ...]]] = []
     for workloads in interleaved:
         for workload in workloads:

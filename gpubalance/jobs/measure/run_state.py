@@ -71,8 +71,8 @@ class RunState:
             )
 
     @property
-    def even_is_another(self) -> bool:
-        """Whether there is an even split that is not the split itself."""
+    def measures_even_too(self) -> bool:
+        """Whether an even split is measured beside the run's split, which is another one."""
         return self.even is not None and self.even != self.own
 
     def workloads(self) -> list[Workload]:

@@ -219,7 +219,7 @@ def too_slow_windows(
         workload.split,
         settings,
         joint,
-        step_s=figures.usual_s(windows) - figures.input_wait_s(windows),
+        step_s=figures.median_step_s(windows) - figures.input_wait_s(windows),
         late_part=figures.late_part(windows),
     )
 

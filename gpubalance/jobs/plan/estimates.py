@@ -151,8 +151,8 @@ class DeviceEstimates:
         busy_s = problem.busy_s(problem.computes_s(split))
         return float(problem.sync.curve(used).at(busy_s))
 
-    def left_out_beside_measured_set(self, split: BatchSplit) -> list[int]:
-        """What a split leaves out of the smallest set of measured sync that has its own devices."""
+    def left_out_of_measured_superset(self, split: BatchSplit) -> list[int]:
+        """The devices that the smallest measured superset of a split's devices has besides."""
         used = set(split.used)
         if len(used) < 2:
             return []
@@ -346,8 +346,11 @@ class DeviceEstimates:
             self._syncs_s[used] = max(0.0, usual_s - max(busy_s))
             self._sync_points[used][split] = (max(busy_s), self._syncs_s[used])
 
-    def measurement_limit_reached(self, split: BatchSplit) -> MeasuredSplit | None:
-        """All that was measured of a split, if measuring it again would help no more; else None."""
+    def fully_measured(self, split: BatchSplit) -> MeasuredSplit | None:
+        """A split's measurements at any speed, if it was measured three times; else None.
+
+        Then measuring it once more would not help.
+        """
         if split not in self._measured:
             return None
         measured = replace(self._measured[split], since=0)
