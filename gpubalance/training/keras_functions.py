@@ -16,7 +16,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-from gpubalance.engine.step.built import are_the_same, compiled_objects
+from gpubalance.engine.step.trainable import are_the_same, compiled_objects
 from gpubalance.errors import BadInput
 
 if TYPE_CHECKING:

@@ -13,18 +13,18 @@ from tests.support.late import keras, tf
 
 @cases("dtype, size", ("float64", 8), ("float32", 4), ("float16", 2), ("bfloat16", 2))
 def test_a_value_counts_with_its_bytes(dtype: str, size: int) -> None:
-    from gpubalance.engine.step.sums import _kind_and_bytes
+    from gpubalance.engine.step.sums import _pack_key_and_bytes
 
     value = tf.zeros((3, 5), dtype)
-    assert _kind_and_bytes(value, 7) == (tf.as_dtype(dtype), 15 * size)
-    assert _kind_and_bytes(tf.zeros((), dtype), 7) == (tf.as_dtype(dtype), size)
+    assert _pack_key_and_bytes(value, 7) == (tf.as_dtype(dtype), 15 * size)
+    assert _pack_key_and_bytes(tf.zeros((), dtype), 7) == (tf.as_dtype(dtype), size)
 
 
 def test_values_of_an_unknown_size_share_no_pack() -> None:
-    from gpubalance.engine.step.sums import _kind_and_bytes
+    from gpubalance.engine.step.sums import _pack_key_and_bytes
 
     rows = tf.IndexedSlices(tf.ones((2, 3)), tf.constant([0, 1]), tf.constant([4, 3]))
-    first, second = _kind_and_bytes(rows, 0), _kind_and_bytes(rows, 1)
+    first, second = _pack_key_and_bytes(rows, 0), _pack_key_and_bytes(rows, 1)
     assert first[0] != second[0]
     assert first[1] == second[1] == 0
 
