@@ -5,8 +5,8 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
-from gpubalance.engine.gpus import cudnn_version, load_library, wanted_of_build
 from tests.stand_in import compiled
+from tests.support.late import gpus
 
 
 def library_in(folder: Path, name: str, code: str) -> Path:
@@ -23,9 +23,9 @@ def cudnn(number: int) -> str:
 def test_a_build_wants_its_own_versions() -> None:
     of_cuda = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
     names = (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
-    assert wanted_of_build("12.5.1", "9") == tuple(f"lib{name}" for name in names)
-    assert wanted_of_build("13.0.1", "9")[0] == "libcudart.so.13"
-    assert wanted_of_build(None, None) == ()
+    assert gpus.wanted_of_build("12.5.1", "9") == tuple(f"lib{name}" for name in names)
+    assert gpus.wanted_of_build("13.0.1", "9")[0] == "libcudart.so.13"
+    assert gpus.wanted_of_build(None, None) == ()
 
 
 def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) -> None:
@@ -33,22 +33,22 @@ def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) ->
     own = library_in(tmp_path / "own", "libcudnn.so.9", cudnn(8904))
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
         variables = {"LD_LIBRARY_PATH": path} if path else {}
-        library = load_library("libcudnn.so.9", tmp_path, variables)
+        library = gpus.load_library("libcudnn.so.9", tmp_path, variables)
         assert not isinstance(library, str)
-        assert cudnn_version(library) == version
+        assert gpus.cudnn_version(library) == version
 
 
 def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
-    missing = load_library("libnothing-of-this-name.so.9", tmp_path, {})
+    missing = gpus.load_library("libnothing-of-this-name.so.9", tmp_path, {})
     assert "cannot open shared object" in str(missing)
     broken = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a download")
-    problem = load_library("libnccl.so.2", tmp_path, {})
+    problem = gpus.load_library("libnccl.so.2", tmp_path, {})
     assert isinstance(problem, str)
     assert "too short" in problem or "invalid ELF" in problem
 
 
 def test_a_library_that_does_not_tell_its_version(tmp_path: Path) -> None:
     library = library_in(tmp_path, "libcudnn.so.9", "int nothing;\n")
-    assert cudnn_version(ctypes.CDLL(str(library))) is None
+    assert gpus.cudnn_version(ctypes.CDLL(str(library))) is None
