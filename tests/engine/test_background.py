@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from gpubalance.engine import iterators
 from tests.support.python import python
 
 PROGRAM = """
@@ -41,6 +40,7 @@ def test_where_python_ends_no_thread_is_started_and_nothing_dropped(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Since version 3.12 Python refuses to; what would be dropped there may abort the program."""
+    from gpubalance.engine import iterators
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
