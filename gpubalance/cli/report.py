@@ -17,7 +17,7 @@ from gpubalance.settings.record import Record, output_option
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
-    from gpubalance.render.report.charts.style import Charts
+    from gpubalance.render.report.charts.chart import Charts
     from gpubalance.results.subject import ReportSubject
 
 _NEEDED = ("matplotlib", "jinja2")
@@ -169,7 +169,7 @@ def _check_installed() -> None:
 def _summary(subject: ReportSubject) -> str:
     """What the command that wrote the result printed, below the file's name."""
     from gpubalance.cli.output import summed_up
-    from gpubalance.render.report.page import summary_of
+    from gpubalance.render.report.text import summary_of
 
     summary = summed_up(subject.result, summary_of(subject.result))
     return f"{clean_lines(subject.name)}:\n{summary}"

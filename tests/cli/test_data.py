@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.render.plan import own_batch_text
-from gpubalance.render.report.page import answer_of
+from gpubalance.render.report.text import answer_of
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from tests.cli.program import QUICK_PAIR, SHORT, here, one_line, result_of

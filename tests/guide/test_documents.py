@@ -27,7 +27,7 @@ _OTHERS = (
     "overlap force-reinstall gpu-reset shm-size ulimit logdir minutes steps lr rm "
 )
 _OTHERS += "rehearse next oldest head address node-name num-cpus include-dashboard "
-_OTHERS += "generate max-restarts nnodes nproc-per-node multiple prefix times"
+_OTHERS += "generate max-restarts nnodes node-rank nproc-per-node master-addr rdzv-backend multiple prefix times"
 _FLAGS_OF_OTHERS = {f"--{name}" for name in _OTHERS.split()}
 
 

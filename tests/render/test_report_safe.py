@@ -14,7 +14,7 @@ import pytest
 
 from gpubalance.jobs.report import read_subjects
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.style import Charts
+from gpubalance.render.report.charts.chart import Charts
 from gpubalance.render.report.page import html_page
 from gpubalance.render.report.text import (
     csv_text,

@@ -11,9 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.render.report.page import answer_of, groups
 from gpubalance.render.report.tables import tables_of
-from gpubalance.render.report.text import csv_text
+from gpubalance.render.report.text import answer_of, csv_text, groups
 from gpubalance.render.table import rounded
 from gpubalance.results.subject import ReportSubject
 from tests.render import samples
@@ -124,7 +123,7 @@ def test_a_table_of_the_csv_has_no_column_without_a_value() -> None:
 
 
 def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
-    from gpubalance.render.report.charts.style import Charts
+    from gpubalance.render.report.charts.chart import Charts
     from gpubalance.render.report.page import MOST_ROWS, html_page
 
     document = samples.document(samples.RUN)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpubalance.render.report.charts import bars
+from gpubalance.render.report.charts.chart import Chart, Charts, Drawing
 from gpubalance.render.report.charts.lines import course, curves
-from gpubalance.render.report.charts.style import Chart, Charts, Drawing
 from gpubalance.results.subject import ReportSubject
 
 _DrawingOf = Callable[[ReportSubject], Drawing | str]
