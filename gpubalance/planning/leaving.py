@@ -28,7 +28,7 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     """The devices to time or measure next, or None if no split over fewer devices is promising.
 
     `_fewer_devices` in jobs/balance/rounds.py calls this between two rounds. If sums can tell more
-    about the returned devices (`Syncs.sums_can_tell_more`), it times sums of gradients over them
+    about the returned devices (`Syncs.sums_can_show_more`), it times sums of gradients over them
     and calls again. Otherwise, or if it has timed many sums, the next round measures their best
     split. `value_to_beat` is a value as of `Problem.value`, usually samples/s: 1.004 × the best
     split's.
@@ -59,8 +59,8 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     subsets = [
         subset for subset in max_values if subset <= best and max_values[subset] > 0
     ]
-    if sync.sums_can_tell_more(best):
-        subsets = [subset for subset in subsets if sync.sums_can_tell_more(subset)]
+    if sync.sums_can_show_more(best):
+        subsets = [subset for subset in subsets if sync.sums_can_show_more(subset)]
     elif sync.sum_may_be_faster(best):
         return best
 

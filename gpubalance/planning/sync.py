@@ -148,7 +148,7 @@ class Syncs:
             return self.minimum(used)
         return self.of(used)
 
-    def sums_can_tell_more(self, used: Set[int]) -> bool:
+    def sums_can_show_more(self, used: Set[int]) -> bool:
         """Whether timing sums over these devices and their superset can still raise `minimum`."""
         superset = self.smallest_measured_superset(used)
         if not superset:

@@ -493,15 +493,15 @@ def test_a_change_that_is_too_small_teaches_nothing_and_a_plan_is_kept() -> None
 def test_when_a_sum_may_tell_more() -> None:
     syncs = Syncs(by_set(abc=0.2), sums_s=by_set(abc=0.3))
     assert syncs.sum_may_be_faster({0, 1})
-    assert syncs.sums_can_tell_more({0, 1})
+    assert syncs.sums_can_show_more({0, 1})
     slow = Syncs(by_set(abc=0.2), sums_s=by_set(abc=0.3, ab=0.283))
     assert not slow.sum_may_be_faster({0, 1})
-    assert not slow.sums_can_tell_more({0, 1})
+    assert not slow.sums_can_show_more({0, 1})
     fast = Syncs(by_set(abc=0.2), sums_s=by_set(abc=0.3, ab=0.282))
     assert fast.sum_may_be_faster({0, 1})
-    assert not fast.sums_can_tell_more({0, 1})  # it was timed
-    assert not Syncs().sums_can_tell_more({0, 1})
-    assert Syncs(by_set(abc=0.2)).sums_can_tell_more({0, 1})
+    assert not fast.sums_can_show_more({0, 1})  # it was timed
+    assert not Syncs().sums_can_show_more({0, 1})
+    assert Syncs(by_set(abc=0.2)).sums_can_show_more({0, 1})
     shorter = Syncs(by_set(abc=0.2, abd=0.1))
     assert shorter.smallest_measured_superset({0, 1}) == {0, 1, 3}
     assert shorter.longest_s == 0.2

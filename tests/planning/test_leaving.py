@@ -35,7 +35,7 @@ def next_one(problem: Problem) -> str:
     devices = next_subset_to_measure(problem, 1.005 * problem.value(allocate(problem)))
     if devices is None:
         return ""
-    what = "time" if problem.sync.sums_can_tell_more(devices) else "measure"
+    what = "time" if problem.sync.sums_can_show_more(devices) else "measure"
     return f"{what} {''.join(map(str, sorted(devices)))}"
 
 
@@ -148,7 +148,7 @@ def all_that_is_tried(
         devices = next_subset_to_measure(problem, above)
         if devices is None:
             return measured_s, sums_s, above
-        if problem.sync.sums_can_tell_more(devices):
+        if problem.sync.sums_can_show_more(devices):
             for timed in (devices, problem.sync.smallest_measured_superset(devices)):
                 sums_s[timed] = true_s(timed) + hidden_s
         else:

@@ -17,8 +17,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, OutOfMemory, PlanMismatch
 from gpubalance.results.layers import Layers, StepTask
 from gpubalance.settings.device import DeviceProfile, JointProfile
-from gpubalance.training.pipelined import Pipelined
-from gpubalance.training.split import load_layers
+from gpubalance.training.split import Pipelined, load_layers
 from tests.engine.pipelines import in_stages, orders_of
 from tests.support.altered import altered
 from tests.support.late import keras, losses, ops, optimizers, tf

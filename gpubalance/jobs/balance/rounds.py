@@ -299,7 +299,7 @@ def _fewer_devices(
         sync = estimates.problem.sync
         superset = sync.smallest_measured_superset(devices)
         timed_sets = estimates.sums_s.keys() | {devices, superset}
-        if not sync.sums_can_tell_more(devices) or len(timed_sets) > _MAX_TIMED_SETS:
+        if not sync.sums_can_show_more(devices) or len(timed_sets) > _MAX_TIMED_SETS:
             return best_split_using_exactly(estimates.problem, devices)
         time_sums(devices)
 
