@@ -28,10 +28,12 @@ def allocate(problem: Problem) -> Allocation:
     Raises NoSplitError and TooFineError.
 
     Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
-    seconds; without samples it does neither. Where a larger batch was measured faster, c(b) is its
-    time: c never falls as b grows, and the split gives the device the larger batch. Samples come in
-    granules of `problem.multiple`. Maximise the objective of B = Σb and T = D + s(D) with D = max
-    (c(b) + u).
+    seconds; without samples it does neither. If a larger batch was measured faster, c(b) is the
+    larger batch's time: c never falls as b grows, and the split gives the device the larger batch.
+    Samples come in granules of `problem.multiple`. The split has a global batch of B = Σb samples
+    and a step time of T = D + s(D), with D = max (c(b) + u). Maximise `problem.objective` of B and
+    T, usually the throughput B/T.
+
     The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
     falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets
     at least one granule.
@@ -39,23 +41,24 @@ def allocate(problem: Problem) -> Allocation:
     (The all-reduce is the only barrier. A device starts its next batch right after its own update,
     so u adds to c, and T has no separate max u over all devices.)
 
+    Example: three devices take 10 ms a step and 1, 1 and 4 ms a sample, for at most 30 samples
+    each; s is 5 ms. By a deadline of 40 ms they can have done 30, 30 and 7 samples: 67 / 45 ms =
+    1489 samples/s. By 38 ms it is 63 / 43 ms = 1465, by 42 ms 68 / 47 ms = 1447. The first two
+    devices alone have done their 60 by 40 ms: 60 / 45 ms = 1333. So the best split is 30/30/7.
+
     Method:
     1. With one s for all sets: by a deadline D each device can have done any number of granules up
-       to a maximum F(D). So a split of several devices is worth the most at the deadline D with the
-       highest value of min(ΣF(D), largest B) samples in D + s(D) seconds. For a device alone it is
-       max F(D) samples in D seconds. `best_deadline` in planning/solver.py finds both, and the
-       better one is taken. If the first uses one device only, it is charged s: the second is no
-       worse.
+       to a maximum F(D). A split of several devices has min(ΣF(D), largest B) samples in D + s(D)
+       seconds; a device alone has its F(D) in D seconds. `best_deadline` in planning/solver.py
+       finds the best D for several devices, and the best device alone with its D. The better of the
+       two results is taken. The search for several may end with a split of one device. That split
+       was charged a sync which a device alone doesn't have, so the search for one device finds a
+       split at least as good.
     2. With several s: the search runs over all devices and over each measured set, each time with
        that set's s. The sync of a set is that of its smallest measured superset, so the best of the
        results is the best of all splits.
     3. With a `micro_batch_tolerance` and a free global batch: bisect for the fewest micro-batches
        whose best split is nearly as good.
-
-    Three devices take 10 ms a step and 1, 1 and 4 ms a sample, for at most 30 samples each; s is 5
-    ms. By 40 ms they can have done 30, 30 and 7: 67 / 45 ms = 1489 samples/s. By 38 ms it is 63 /
-    43 ms = 1465, by 42 ms 68 / 47 ms = 1447, and without the third device 60 / 45 ms = 1333. So the
-    best split is 30/30/7.
 
     Ties, within 1e-12, are decided in this order: more devices before fewer, so that a device is
     left out only if that is better; the shorter step, which is the smaller global batch; batches as
@@ -116,9 +119,10 @@ def _best_within_set(problem: Problem, devices: frozenset[int]) -> Allocation | 
     if problem.sync.curve(used).at(busy_s) <= sync.at(busy_s):
         return allocation
     # The split was charged too little: `used` lies in a smaller set with more sync. Example: {0, 1}
-    # was measured slower than {0, 1, 2}, and the search over {0, 1, 2} used only 0 and 1. All other
-    # splits use a device outside the slow set, here 2: require each such device in turn. This ends,
-    # because each call requires one device more.
+    # was measured with more sync than {0, 1, 2}, and the search over {0, 1, 2} used only 0 and 1.
+    # Splits inside {0, 1} are for the search over {0, 1}. Every other split uses a device outside
+    # that slow set, here 2. So search again with each such device required, one after the other.
+    # The recursion ends, because each call requires one device more.
     slow_set = problem.sync.smallest_measured_superset(used)
     best = None
     for device in sorted(devices - slow_set):
@@ -153,7 +157,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    # Only the difference is added, so the sync that the solver has charged stays.
+    # `step_time_s` charges the sync of the used devices; the solver may have charged that of a
+    # larger set. So only the difference of two such step times is added to the solver's.
     old_step_s = problem.step_time_s(allocation.compute_s)
     added_s = problem.step_time_s(computes_s) - old_step_s
     return replace(
@@ -164,10 +169,10 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
 
 
 def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
-    """Halves the global batch of the best split as long as its value stays.
+    """Halves the global batch of the best split as long as that costs little.
 
-    It stays if all halvings together lose at most `_MAX_HALVING_LOSS` of the best split's value,
-    and the same devices are in use. A global batch that the user asks for is not halved.
+    All halvings together may lose at most `_MAX_HALVING_LOSS` of the best split's value, and the
+    same devices stay in use. A global batch that the user asks for is not halved.
     """
     if problem.global_batch is not None:
         return best
@@ -220,7 +225,7 @@ def marked_left_out_for_sync(
 def added_fraction(problem: Problem, device: int) -> float | None:
     """The fraction by which a device raises the value: below 0 if it is not worth adding.
 
-    It compares the best split with at least one granule on the device and the best split without
+    The best split with at least one granule on the device is compared with the best split without
     the device. None if either does not exist.
     """
     others = set(range(len(problem.loads))) - {device}

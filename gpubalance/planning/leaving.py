@@ -28,24 +28,26 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     """The devices to time or measure next, or None if no split over fewer devices is promising.
 
     `_fewer_devices` in jobs/balance/rounds.py calls this between two rounds. If sums can tell more
-    about the returned devices (`Syncs.sums_can_show_more`), it times sums of gradients over them
-    and calls again. Otherwise, or if it has timed many sums, the next round measures their best
-    split. `value_to_beat` is a value as of `Problem.value`, usually samples/s: 1.004 × the best
-    split's.
+    about the returned devices (`Syncs.sums_can_show_more`), the caller times sums of gradients over
+    them and calls again. Otherwise, or once many sums were timed, the next round measures the best
+    split of these devices. `value_to_beat` is 1.004 × the `Problem.value` of the best split,
+    measured or planned; usually in samples/s.
 
     A set of devices is promising if its best split would be worth more than `value_to_beat` with
-    the least sync that the set may have (`Syncs.minimum`).
-    1. Take the most valuable promising set. Without one, return None.
-    2. If sums can't tell more about this set, but its sum may be clearly faster than the sum over
-       its superset: return the set.
-    3. Otherwise return the subset of this set, or the set itself, that lies in the most promising
-       sets. If sums can tell more about the set, only subsets about which they can tell more count.
-
-    A sum over a set is assumed to take at least as long as over each subset. So if the sets 012 and
-    013 are promising, a slow sum over their subset 01 rules out both.
+    the least sync that the set may have (`Syncs.minimum`). A sum over a set is assumed to take at
+    least as long as over each subset, and likewise sync. So if the sets 012 and 013 are promising,
+    a slow sum over their subset 01 rules out both.
+    1. Take the most valuable promising set. Without a promising set, return None.
+    2. If sums can tell more about the set: of the set and its subsets, consider those about which
+       sums can tell more. Return the one that lies in the most promising sets.
+    3. If the set's sum was timed, and may be clearly faster than the sum over the superset: return
+       the set. Its sync is probably shorter.
+    4. Otherwise sums don't show the set to be faster, but only a round can rule it out. Of the set
+       and its subsets, return the one that lies in the most promising sets: if that one's sum or
+       sync turns out long, all of these sets are ruled out.
     """
     sync = problem.sync
-    max_values = {}  # with the least sync that a set may have
+    max_values = {}  # each set's, with the least sync that the set may have
     for devices in _candidate_sets(problem, value_to_beat):
         if devices not in sync.measured:
             max_values[devices] = _value(problem, devices, sync.minimum(devices))
@@ -55,7 +57,7 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     if not promising:
         return None
     best = max(promising, key=max_values.__getitem__)
-    # A subset that can't take the global batch has a value of 0.
+    # The set itself counts as a subset. One that can't take the global batch has a value of 0.
     subsets = [
         subset for subset in max_values if subset <= best and max_values[subset] > 0
     ]
@@ -73,7 +75,8 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
 def best_split_using_exactly(problem: Problem, devices: Devices) -> Allocation | None:
     """The best split in which all these devices have samples and no others, or None.
 
-    It is planned with the sync of `Syncs.optimistic`.
+    The split is planned with the least sync that the devices may have. If no measured set contains
+    the devices, it is planned with the longest measured sync (see `Syncs.optimistic`).
     """
     sync_s = problem.sync.optimistic(devices)
     allocation = _best_over(with_required(problem, devices), devices, sync_s)
@@ -84,7 +87,7 @@ def best_split_using_exactly(problem: Problem, devices: Devices) -> Allocation |
 
 def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
     """The value of the best split over these devices with that sync; 0 without a split."""
-    # Without a tolerance: the highest value counts, not the fewest micro-batches close to it.
+    # A tolerance would give up some of the value for fewer micro-batches.
     allocation = _best_over(
         replace(problem, micro_batch_tolerance=0.0), devices, sync_s
     )
@@ -94,7 +97,7 @@ def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
 
 
 def _best_over(problem: Problem, devices: Devices, sync_s: float) -> Allocation | None:
-    """The best split over these devices or a subset, if every set of them takes `sync_s`."""
+    """The best split over these devices or a subset, with a sync of `sync_s` in either case."""
     one_sync = Syncs(otherwise_s=sync_s)
     return allocate_or_none(replace(with_only(problem, devices), sync=one_sync))
 
@@ -104,7 +107,7 @@ def _candidate_sets(problem: Problem, value_to_beat: float) -> list[Devices]:
 
     An able device can take samples. Its removal may pay if the others' split would be worth more
     than `value_to_beat` with a sync of 0. The slowest such devices are removed, in every
-    combination that leaves two devices or more; likewise hosts.
+    combination that leaves two devices or more. The same is done with whole hosts.
     """
     able = frozenset(number for number, load in enumerate(problem.loads) if load.limit)
     hosts: dict[int, set[int]] = defaultdict(set)
@@ -128,13 +131,13 @@ def _candidate_sets(problem: Problem, value_to_beat: float) -> list[Devices]:
 def _slowest(loads: Sequence[Load], groups: Sequence[Set[int]]) -> list[Set[int]]:
     """At most `_MAX_CANDIDATES` groups, those with the fewest samples/s at their batch limits."""
 
-    def rate(number: int) -> float:
+    def samples_per_s(number: int) -> float:
         load = loads[number]
-        compute_s = load.model.step_time_s(load.limit)
+        compute_s = load.model.step_time_s(load.limit)  # the update is not in it
         return load.limit / (compute_s + load.update_s)
 
-    by_rate = sorted(groups, key=lambda group: sum(map(rate, group)))
-    return by_rate[:_MAX_CANDIDATES]
+    slowest_first = sorted(groups, key=lambda group: sum(map(samples_per_s, group)))
+    return slowest_first[:_MAX_CANDIDATES]
 
 
 def _unions(groups: Sequence[Set[int]]) -> Iterator[Devices]:

@@ -233,14 +233,14 @@ class FixedCosts:
 
     f is the samples that take as long as the fixed cost of a micro-batch: what a plan knows, until
     a change of b/k clearly shows another one. Without a plan f is 0 before that, so that a split
-    moves too little rather than too much. But unless `may_add_micro_batches`, a further micro-batch
-    takes as long as the others: so no split is tried that may be slower.
+    moves too little rather than too much. But while `is_cautious`, a further micro-batch takes as
+    long as the others: so no split is tried that may be slower.
     """
 
     def __init__(self, planned: Sequence[float | None]) -> None:
         """`planned` has each device's f by a plan, or None."""
         self._samples = list(planned)  # f
-        self.may_add_micro_batches = False
+        self.is_cautious = True
 
     def compute_s(self, now: StepTimes, device: int, batch: int, count: int) -> float:
         """Seconds of so many samples in so many micro-batches, by what the device takes now."""
@@ -249,7 +249,7 @@ class FixedCosts:
         fixed = self._samples[device]
         if fixed is not None:
             part = (batch + count * fixed) / (old_batch + old_count * fixed)
-        elif count > old_count and not self.may_add_micro_batches:
+        elif count > old_count and self.is_cautious:
             part = max(batch / old_batch, count / old_count)
         else:
             part = batch / old_batch

@@ -42,9 +42,10 @@ class TooFineError(ValueError):
 class Load:
     """A device: its compute time over the batch, and how much it can take.
 
-    `model` gives seconds above 0; `limit` is the most samples in one micro-batch. `update_s` is its
-    weight update: once a step, whatever its batch and micro-batches. `host` is a number. A
-    `required` device gets samples whether it is worth it or not.
+    `model` is the device's step-time model: `model.step_time_s(b)` gives the seconds of compute for
+    b samples, above 0 and without the update. `limit` is the most samples in one micro-batch.
+    `update_s` is the weight update: once a step, whatever the batch and micro-batches. `host` is a
+    number. A `required` device gets samples whether that is worth it or not.
     """
 
     model: Line | Curve

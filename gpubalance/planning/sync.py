@@ -35,7 +35,7 @@ class SyncCurve:
     """The sync of a set of devices over its busy time, the longest compute plus update of a device.
 
     Points are (busy time, sync) in seconds, sorted. Sync is linear between two points. Before the
-    first point it is the first point's, after the last point the last one's.
+    first point sync is that of the first point, after the last point that of the last.
     """
 
     points: tuple[tuple[float, float], ...]
@@ -46,19 +46,21 @@ class SyncCurve:
 
         (100, 40) and (400, 10) ms give a sync of 20 ms at 130 ms, and 10 ms from 145 ms on: a
         longer backward pass hides more sync, ⅔ s per second of busy time, until only the last pack
-        is exposed. If sync can't fall to the next point's before that point, or rises to it, the
-        curve between both points is a straight line.
+        is exposed. Between two points the curve is a straight line if sync rises, or falls by more
+        than ⅔ s per second: (100, 40) and (120, 24) ms give 32 ms at 110 ms.
 
-        busy + sync never falls as busy rises. A point with a longer step time than a later point is
-        lowered to the later point's step time.
+        The step time, busy + sync, never falls as busy rises. A point with a longer step time than
+        a later point is lowered: (100, 40) and (110, 20) ms become (100, 30) and (110, 20) ms.
         """
         points: list[tuple[float, float]] = []
-        min_step_s = math.inf
+        min_step_s = math.inf  # the least step time of the points so far
+        # From the longest busy time down; of equal busy times the least sync comes first.
         for busy_s, sync_s in sorted(measured, key=lambda point: (-point[0], point[1])):
             min_step_s = min(min_step_s, busy_s + sync_s)
             points.insert(0, (busy_s, min_step_s - busy_s))
         knees = []
         for (busy_s, sync_s), (next_busy_s, next_sync_s) in pairwise(points):
+            # Falling by ⅔ s per second, sync reaches the next point's at this busy time.
             flat_from_s = busy_s + (sync_s - next_sync_s) / _BACKWARD
             if busy_s < flat_from_s < next_busy_s:
                 knees.append((flat_from_s, next_sync_s))
@@ -98,7 +100,7 @@ class Syncs:
         return self.measured.get(superset, self.longest_s)
 
     def curve(self, used: Set[int]) -> SyncCurve:
-        """The curve of their smallest measured superset; without a curve `of` at each busy time."""
+        """The curve of the smallest measured superset; without a curve the constant `of(used)`."""
         superset = self.smallest_measured_superset(used)
         if len(used) > 1 and superset in self.curves:
             return self.curves[superset]
@@ -112,15 +114,16 @@ class Syncs:
     def minimum(self, used: Set[int]) -> float:
         """The least sync that these devices may have, by what is known; 0 if nothing is.
 
-        Example: the sum over the devices 0, 1, 2 took S = 10 ms, over 0, 1 it took S' = 4 ms. A
-        timing may be off by 3 %, so S is up to 10.3 ms and S' at least 3.88 ms. How much sync do 0
-        and 1 have at least, if 0, 1, 2 have a sync s?
+        Example: the sum over devices 0, 1 and 2 took S = 10 ms, the sum over 0 and 1 S' = 4 ms. A
+        timing may be off by 3 %, so S is at most 10.3 ms and S' at least 3.88 ms: without device 2
+        the sum is faster by at most 6.42 ms. Devices 0, 1 and 2 have a sync of s.
+        - Sync gets shorter by at most as many seconds as the sum. With s = 8 ms, devices 0 and 1
+          have a sync of at least 8 - 6.42 = 1.58 ms.
+        - Packs may make s longer than the whole sum. Then sync gets shorter by at most the same
+          fraction as the sum. With s = 20 ms the least is 20 · 3.88/10.3 = 7.53 ms.
 
-            s ≤ 1.03·S    s - (1.03·S - 0.97·S')    8 ms: 8 - 6.42 = 1.58 ms
-            s > 1.03·S    s · 0.97·S' / (1.03·S)    20 ms: 20 · 3.88/10.3 = 7.53 ms
-
-        Without 2 they save at most the seconds by which their sum is faster. If s is longer than
-        the sum, as packs may make it, they save at most the same fraction of s as of the sum.
+            s ≤ 1.03·S    s - (1.03·S - 0.97·S')
+            s > 1.03·S    s · 0.97·S' / (1.03·S)
 
         In general s is the sync of the smallest measured superset, S the sum over that superset,
         and S' the longest timed sum over these devices or a subset. No set has less sync than a
@@ -133,10 +136,10 @@ class Syncs:
             max_superset_sum_s = (1 + _TIMING_ERROR) * self.sums_s[superset]
             min_sum_s = (1 - _TIMING_ERROR) * _max_of_subsets(self.sums_s, used)
             if superset_s > max_superset_sum_s > 0:
-                left_s = superset_s * min_sum_s / max_superset_sum_s
+                by_sums_s = superset_s * min_sum_s / max_superset_sum_s
             else:
-                left_s = superset_s - (max_superset_sum_s - min_sum_s)
-            min_s = max(min_s, left_s)
+                by_sums_s = superset_s - (max_superset_sum_s - min_sum_s)
+            min_s = max(min_s, by_sums_s)
         return min(self.of(used), min_s)
 
     def optimistic(self, used: Set[int]) -> float:
@@ -156,7 +159,7 @@ class Syncs:
         if superset not in self.sums_s:
             return True
         is_timed = frozenset(used) in self.sums_s
-        # If the sum over a timed subset takes as long as over the superset, so does this one.
+        # If the sum over a timed subset takes as long as that over the superset, so does this one.
         return not is_timed and self.sum_may_be_faster(used)
 
     def sum_may_be_faster(self, used: Set[int]) -> bool:
@@ -184,8 +187,8 @@ class Syncs:
     def smallest_measured_superset(self, used: Set[int]) -> frozenset[int]:
         """The smallest measured set that has all these devices; empty if there is none.
 
-        It is the set of these devices itself, if that was measured. Of several equally small sets
-        it is the one with the least sync.
+        If the set of these devices was measured, it is that set. Of equally small sets the one with
+        the least sync counts.
         """
         supersets = [devices for devices in self.measured if devices >= used]
         return min(
@@ -204,22 +207,24 @@ def _max_of_subsets(seconds: Mapping[frozenset[int], float], used: Set[int]) -> 
 def best_pack_bytes(gradient_bytes: int, latency_s: float, bytes_per_s: float) -> int:
     """The bytes of a pack with which the all-reduce ends soonest after the last gradient, or 0.
 
-    G bytes of gradients make G/p packs of p bytes. Each pack costs the latency l. Only the last
-    pack is exposed: it takes p/v at v bytes per second. (G/p)·l + p/v is least at p = √(G·l·v). p
-    is rounded to a power of two, so that two measurements of one link give the same size: that
-    costs at most 6 %. p is at most MAX_PACK_BYTES, which is no power of two.
+    G bytes of gradients make G/p packs of p bytes. The bytes of all packs but the last hide behind
+    compute; those of the last take p/v seconds at v bytes per second. The latency l of each pack
+    counts as exposed, because starting a sum takes time from compute. The exposed time, (G/p)·l +
+    p/v, is least at p = √(G·l·v). p is rounded to a power of two, so that two measurements of one
+    link give the same size: that costs at most 6.1 %. p is at most MAX_PACK_BYTES, which is no
+    power of two.
 
     One all-reduce of everything takes l + G/v. Returns 0 to choose it if packs would leave more
-    than half of that time exposed, because packing slows the compute that hides the rest.
+    than half of that time exposed: they would slow compute and hide little.
     """
     ideal = math.sqrt(gradient_bytes * latency_s * bytes_per_s)
     possible = max(MIN_PACK_BYTES, min(ideal, MAX_PACK_BYTES))
     pack_bytes = min(2 ** round(math.log2(possible)), MAX_PACK_BYTES)
     if pack_bytes >= gradient_bytes:
         return 0
-    in_packs_s = gradient_bytes / pack_bytes * latency_s + pack_bytes / bytes_per_s
+    exposed_s = gradient_bytes / pack_bytes * latency_s + pack_bytes / bytes_per_s
     at_once_s = latency_s + gradient_bytes / bytes_per_s
-    return pack_bytes if in_packs_s <= _MAX_EXPOSED * at_once_s else 0
+    return pack_bytes if exposed_s <= _MAX_EXPOSED * at_once_s else 0
 
 
 def sizes_beside(pack_bytes: int, gradient_bytes: int) -> set[int]:
@@ -244,10 +249,11 @@ def packs_of(
 ) -> list[list[int]]:
     """The indices of the values in each pack, in the order in which the packs are summed.
 
-    A value is (kind, bytes). Only values of one kind share a pack: a kind is a dtype, or a value's
-    own place. The last values come first, because the backward pass begins with the last layers. A
-    pack is closed once it has `pack_bytes`, the first of a kind once it has a quarter of that. With
-    0 there is one pack for each kind.
+    A value is (kind, bytes). Only values of one kind share a pack. The caller, engine/step/sums.py,
+    gives a dtype as the kind; a value that must be a pack of its own has its number. The last
+    values come first, because the backward pass begins with the last layers. A pack is closed once
+    it has `pack_bytes`, the first pack of a kind once it has a quarter of that. With a `pack_bytes`
+    of 0 there is one pack for each kind.
     """
     packs: list[list[int]] = []
     open_packs: dict[Hashable, list[int]] = {}

@@ -21,7 +21,7 @@ from gpubalance.render.rates import (
     slowed_text,
 )
 from gpubalance.render.run import (
-    gap_parts,
+    gap_table,
     measured_text,
     run_headline,
     run_summary,
@@ -79,7 +79,7 @@ def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Paragraph]:
     if plan.run is not None:
         yield from run_summary(plan.run, epoch, plan.pipeline)
         if plan.balance and plan.balance.solo_gap:
-            yield from gap_parts(plan.devices, plan.balance.solo_gap)
+            yield from gap_table(plan.devices, plan.balance.solo_gap)
     else:
         yield from _prediction(plan, epoch)
     yield bounds_text(plan)

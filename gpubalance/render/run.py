@@ -41,35 +41,36 @@ from gpubalance.results.run import (
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import ON_HELD_BATCHES, OWN_SPLIT, window_place
 
-# Of a step, or of the solo sum: smaller parts are not shown, as they change no printed figure.
-_MIN_PART = 1e-3
+# Smaller terms than this fraction of the step are not shown, nor smaller losses than this fraction
+# of the solo sum.
+_MIN_FRACTION = 1e-3
 REST = "the rest"
-_MAX_CAUSES = 4  # rows of `gap_parts`, besides the rest
+_MAX_CAUSES = 4  # rows of `gap_table`, besides the rest
 
 
-def step_text(step: Run | Predicted, parts: Sequence[Replica | Share]) -> str:
+def step_text(step: Run | Predicted, devices: Sequence[Replica | Share]) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
     Terms may be missing: an update of 0 s; the sync and imbalance of a single device; waits for
-    input and rare slow steps, if there were none; and the slowest device's wait, if it is below
-    0.1 % of the step. That device waits in those steps in which, by noise, another device is the
-    slowest. Compute and update are measured in the stamped steps: if these took longer than the
-    others, the excess is subtracted.
+    input and rare slow steps, if there were none; and the slowest device's wait, if that is at most
+    0.1 % of the step. The slowest device waits in those steps in which, by noise, another device is
+    slower. Compute and update are measured in the stamped steps: if these took longer than the
+    other steps, the excess is subtracted.
     """
     step_s = step.step_time_s.median if isinstance(step, Run) else step.step_time_s
-    are_several = sum(part.batch > 0 for part in parts) > 1
-    slowest = max(parts, key=lambda part: part.compute_s + part.update_s)
+    are_several = sum(device.batch > 0 for device in devices) > 1
+    slowest = max(devices, key=lambda device: device.compute_s + device.update_s)
     terms = [f"slowest compute {format_seconds(slowest.compute_s)}"]
     if slowest.update_s:
         terms.append(f"update {format_seconds(slowest.update_s)}")
-    if isinstance(slowest, Replica) and slowest.wait_s > _MIN_PART * step_s:
+    if isinstance(slowest, Replica) and slowest.wait_s > _MIN_FRACTION * step_s:
         terms.append(f"wait {format_seconds(slowest.wait_s)}")
     if are_several:
         terms.append(f"sync {format_seconds(step.sync_s)}")
     if isinstance(step, Run):
         terms += _measured_terms(step)
     text = f"step {format_seconds(step_s)} = {' + '.join(terms)}"
-    if isinstance(step, Run) and step.excess_s > _MIN_PART * step_s:
+    if isinstance(step, Run) and step.excess_s > _MIN_FRACTION * step_s:
         text += f" − {format_seconds(step.excess_s)} (timestamped steps were slower)"
     if are_several:
         text += f"; imbalance {step.imbalance:.3f} (1 = they finish together)"
@@ -81,8 +82,8 @@ def _measured_terms(run: Run) -> list[str]:
     terms = []
     input_s = run.awaited_input_s
     if input_s is not None:
-        part = format_percent(input_s / run.step_time_s.median, 1)
-        terms.append(f"waiting for input {format_seconds(input_s)} ({part})")
+        fraction = format_percent(input_s / run.step_time_s.median, 1)
+        terms.append(f"waiting for input {format_seconds(input_s)} ({fraction})")
     if run.slow_s:
         terms.append(f"rare slow steps {format_seconds(run.slow_s)}{_how_rare(run)}")
     return terms
@@ -123,9 +124,10 @@ def all_losses(devices: Sequence[Device], gap: SoloGap) -> list[Loss]:
         Loss("left out", gap.left_out),
         Loss("not each device's best batch size", gap.batch_sizes),
     ]
-    for device, rate in zip(devices, gap.slowdown, strict=True):
-        how = "slower" if rate >= 0 else "faster"
-        losses.append(Loss(f"{device.label} {how} than alone", rate))
+    # `gap.slowdown` is in samples per second, like all fields of `gap`.
+    for device, lost_rate in zip(devices, gap.slowdown, strict=True):
+        how = "slower" if lost_rate >= 0 else "faster"
+        losses.append(Loss(f"{device.label} {how} than alone", lost_rate))
     losses.append(Loss("waiting for the slowest device", gap.imbalance))
     losses.append(Loss("summing gradients", gap.sync))
     if gap.slow:
@@ -140,10 +142,10 @@ def large_losses(
 ) -> list[Loss]:
     """The losses of at least 0.1 % of the solo sum; with `maximum`, at most so many, the largest.
 
-    The sum of all other losses comes last, as `REST`, if it is at least 0.1 % too.
+    The sum of all other losses comes last, as `REST`, if that sum is at least 0.1 % too.
     """
     losses = all_losses(devices, gap)
-    minimum = _MIN_PART * gap.solo_sum
+    minimum = _MIN_FRACTION * gap.solo_sum
     by_size = sorted(losses, key=lambda loss: -abs(loss.rate))
     large = [loss for loss in by_size if abs(loss.rate) >= minimum][:maximum]
     rest = sum(loss.rate for loss in losses if loss not in large)
@@ -153,7 +155,7 @@ def large_losses(
     return shown
 
 
-def gap_parts(devices: Sequence[Device], gap: SoloGap) -> Iterator[Paragraph]:
+def gap_table(devices: Sequence[Device], gap: SoloGap) -> Iterator[Paragraph]:
     """Why the devices gave less together than alone: a sum of the largest causes, as a table."""
     losses = large_losses(devices, gap, _MAX_CAUSES)
     if not losses:
@@ -209,8 +211,8 @@ def run_summary(
 ) -> Iterator[Paragraph]:
     """The answer, where each device's time goes and, with `epoch_samples`, an epoch's time.
 
-    `pipeline_after` is the user's own input pipeline, if it was measured only after the run: a
-    balance does that.
+    `pipeline_after` is the user's own input pipeline, if that was measured only after the run, as a
+    balance does. `run.pipeline` is None unless the pipeline fed the run itself.
     """
     yield from pipeline_sentences(
         run.pipeline,

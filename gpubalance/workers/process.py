@@ -229,7 +229,8 @@ class Process:
         except EOFError:
             if self._host:
                 raise self._lost(f"the connection {self._how_it_ended()}") from None
-            # The agent was killed before it could report how the process ended.
+            # The agent was killed before it could report how the process ended. Its own exit code
+            # counts then, or 0 if that is not known either.
             return Ended(code=self._exit_code() or 0)
         try:
             return from_line(line, kinds)
@@ -281,16 +282,23 @@ class Process:
     def _line(self, timeout_s: float) -> bytes:
         """The next line that is not empty.
 
-        Raises TimeoutError after `timeout_s` or at the end of the command's time, EOFError if the
-        agent has ended or its exit was requested, and PartialResult if its host is lost.
+        If none is waiting, the pipe is polled for up to 1 s at a time. After each poll the first of
+        these decides:
+        1. the pipe has ended: EOFError, from the reader;
+        2. the agent is on another host and has sent its Hello, but over 20 polls in a row got
+           nothing: PartialResult;
+        3. a line has come: it is returned, whatever else holds;
+        4. the agent has ended or its exit was requested, and the pipe is empty: EOFError;
+        5. `timeout_s` or the command's time is over: TimeoutError.
         """
         until_s = time.monotonic() + min(timeout_s, self._limit.left_s)
         silent_polls = 0
         while not self._lines:
             empty_if_too_long(self.log)
             left_s = until_s - time.monotonic()
+            # Asked before the poll, which then gets what the agent wrote last
             is_dead = not self.lives
-            # Polls even past the deadline: this process itself may have been stopped for a while.
+            # Polls once even past the deadline: this process may have been stopped for a while.
             poll_s = 0.0 if is_dead else max(0.0, min(left_s, _POLL_S))
             # None if no byte has come, empty if only a heartbeat or part of a line
             lines = self._reader.lines(poll_s)
@@ -302,7 +310,7 @@ class Process:
                 )
             self._lines.extend(filter(None, lines or ()))
             if is_dead and lines is None:
-                # The pipe itself may never end: what the process has started may hold it open.
+                # The pipe itself may never end: programs that the process started may hold it open.
                 raise EOFError
             if left_s <= 0 and not self._lines:
                 raise TimeoutError

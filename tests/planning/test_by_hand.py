@@ -447,7 +447,7 @@ def test_what_a_device_takes_by_a_plan_and_without() -> None:
     assert planned.compute_s(now, 1, 20, 1) == pytest.approx(0.1)
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.4)
     assert planned.compute_s(now, 1, 100, 2) == pytest.approx(0.5)
-    planned.may_add_micro_batches = True
+    planned.is_cautious = False
     assert planned.compute_s(now, 1, 60, 2) == pytest.approx(0.3)
 
 

@@ -25,7 +25,7 @@ from gpubalance.render.rates import (
     pipeline_sentences,
     xla_text,
 )
-from gpubalance.render.run import Loss, all_losses, gap_parts, large_losses, step_text
+from gpubalance.render.run import Loss, all_losses, gap_table, large_losses, step_text
 from gpubalance.render.table import lines_of
 from gpubalance.results.common import Throughput
 from gpubalance.results.plan import LearningRate, LeftOut, Plan
@@ -197,7 +197,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
         ("rare slow steps", 5.0),
     ]
     # A sum that adds up: 1000 − 50 − 30 + 20 − 100 − 5.90 = 834
-    assert [line.split() for line in lines_of(gap_parts(PAIR, GAP), 80) if line] == [
+    assert [line.split() for line in lines_of(gap_table(PAIR, GAP), 80) if line] == [
         ["samples/s,", "from", "alone", "to", "together"],
         ["the", "devices", "alone", "1000"],
         ["not", "each", "device's", "best", "batch", "size", "−50.0"],
@@ -220,7 +220,7 @@ def test_what_was_lost_is_told_with_the_largest_causes_first() -> None:
     assert "waiting for the slowest device" in causes
     nothing = dict.fromkeys(("batch_sizes", "imbalance", "sync", "slow"), 0.0)
     none = GAP.model_copy(update=nothing | {"slowdown": (0.0, 0.0)})
-    assert not list(gap_parts(PAIR, none))
+    assert not list(gap_table(PAIR, none))
     xla = all_losses(PAIR, altered(GAP, without_xla=7.0, slow=0.0))
     assert [loss.cause for loss in xla[-2:]] == ["summing gradients", "without XLA"]
     texts = [Loss("a", rate).text for rate in (38.0, -38.0, 0.0)]
