@@ -233,12 +233,12 @@ class DeviceTime:
         return max(parts, default=None)
 
 
-_MIN_TIMES = 3
+_MIN_TIMES = 3  # that a sum is repeated
 # The long function has this many sums more than the short one: latency = (long - short) / this.
 _MORE_SUMS = 16
-# By two numbers the processes of a cluster find each other in a sum: the number of their group, far
-# from those of strategies' groups, and the number of the sum, new each time. All processes must
-# draw the same two.
+# The processes of a cluster find each other in a sum by two numbers: the group's number, far from
+# those of strategies' groups, and the sum's number, new each time. All processes must draw the same
+# two.
 _timed_group_numbers = itertools.count(1 << 21)
 _sum_numbers = itertools.count(1)
 
@@ -262,7 +262,9 @@ def seconds_of_sum(
 
     `Session.time_sums` and `functions.pack_bytes_for` call this.
     """
-    return _seconds_of(replicas, replica_indices, nbytes, 1, repeat_for_s)
+    return _fastest_s(
+        replicas, replica_indices, nbytes=nbytes, sums=1, repeat_for_s=repeat_for_s
+    )
 
 
 def seconds_of_one_more(replicas: Replicas, replica_indices: tuple[int, ...]) -> float:
@@ -272,22 +274,29 @@ def seconds_of_one_more(replicas: Replicas, replica_indices: tuple[int, ...]) ->
     with 1 sum is several times the latency. Most of it is the function's start, which a step pays
     once for all its sums. In a cluster all processes must call this together.
     """
-    short_s = _seconds_of(replicas, replica_indices, 0, 1, 0.0)
-    long_s = _seconds_of(replicas, replica_indices, 0, 1 + _MORE_SUMS, 0.0)
+    short_s = _fastest_s(replicas, replica_indices, nbytes=0, sums=1)
+    long_s = _fastest_s(replicas, replica_indices, nbytes=0, sums=1 + _MORE_SUMS)
     return max(0.0, long_s - short_s) / _MORE_SUMS
 
 
-def _seconds_of(
+def _fastest_s(
     replicas: Replicas,
     replica_indices: tuple[int, ...],
+    *,
     nbytes: int,
     sums: int,
-    repeat_for_s: float,
+    repeat_for_s: float = 0.0,
 ) -> float:
+    """The seconds that a function of `sums` sums takes, the fastest of several times.
+
+    A sum is of `nbytes` bytes of float32, and at least of one number. In a cluster it is the
+    fastest time of the slowest process.
+    """
     sum_of = sum_over(replicas, replica_indices, sums)
     # Takes a number of this process; returns those of all processes, by rank.
     gather = gather_over(replicas.strategy, replicas.cluster)
 
+    # A sum waits for all processes, so all must repeat it equally often.
     def as_rank_0_decides(goes_on: bool) -> bool:
         return bool(gather(goes_on)[0])
 
@@ -321,10 +330,12 @@ def sum_over(
     @tf.function(input_signature=[tf.TensorSpec((), tf.int32)], autograph=False)
     def summed(count: Any) -> Any:
         def on_replica() -> Any:
-            (total,) = over_replicas([tf.fill([count], 1.0)])
+            ones = tf.fill([count], 1.0)
+            (total,) = over_replicas([ones])
             for _ in range(sums - 1):
-                # Each sum takes the result of the one before, so that they can't overlap.
-                (total,) = over_replicas([total / len(replica_indices)])
+                # Each sum takes the total of the one before, so that they can't overlap.
+                ones = total / len(replica_indices)
+                (total,) = over_replicas([ones])
             return total[0]
 
         with taking_keys_at_once():
@@ -348,16 +359,18 @@ def _between_processes(
     hint = implementation_of(replicas.summing.all_reduce, device_type).value
 
     def sum_of_own(count: Any) -> Any:
-        """This process's part in the sums; returns [] if it takes no part."""
+        """Takes part in the sums with this process's vector; returns [] if it takes no part."""
         # A process that takes no part draws these numbers too: all processes must draw the same.
         sum_numbers = [next(_sum_numbers) for _ in range(sums)]
         if replicas.first_own not in replica_indices:
             return []
+        # As if the ones of all replicas had been summed before.
         total = tf.fill([count], float(len(replica_indices)))
         with tf.device(name):
             for sum_number in sum_numbers:
+                ones = total / len(replica_indices)
                 total = collective_ops.all_reduce_v2(
-                    total / len(replica_indices),
+                    ones,
                     len(replica_indices),
                     group,
                     sum_number,

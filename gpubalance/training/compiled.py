@@ -61,7 +61,7 @@ class CompiledSteps:
         if not self._comes_often(shapes):
             self._warn_of_rare(dispatched)
             result = functions.train(dispatched, compiled=False)
-            return TrainedStep(result.logs, None, was_traced=True, is_first=True)
+            return TrainedStep(result.logs, None, was_traced=True, is_first_run=True)
         kind = shapes, stamped, noisy
         if kind in self._compiled:
             return functions.train(dispatched, stamped=stamped, noisy=noisy)
@@ -80,10 +80,11 @@ class CompiledSteps:
             for variable, value in kept:
                 variable.assign(value)
             result = functions.train(dispatched, stamped=stamped, noisy=noisy)
-            return result._replace(is_first=True)  # the failed try made this call slow
+            # The failed try made this call slow.
+            return result._replace(is_first_run=True)
         took = format_seconds(time.perf_counter() - began_s)
         self._report(f"… it took {took}")
-        return result._replace(was_traced=True, is_first=True)
+        return result._replace(was_traced=True, is_first_run=True)
 
     def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on; 1 with XLA."""

@@ -45,7 +45,13 @@ _MISSING_LABELS_ERROR = re.compile("None values not supported|'NoneType' object"
 
 
 class Steps(KerasFunctions):
-    """The functions for one model and a split, traced on first use."""
+    """The functions for one model and a split, traced on first use.
+
+    The base class brings Keras to call `train`, `test` and `predict` of this class, in the block
+    `called_by_keras`. It calls `trace_again` when a script makes one of these functions anew by
+    force, as `model.make_train_function(force=True)` does. `monitor` is the Monitor callback of the
+    `fit` that is running, or None; the Monitor sets it when `fit` begins.
+    """
 
     def __init__(self, split: DeviceSplit, model: Any) -> None:
         super().__init__(model)
@@ -74,7 +80,7 @@ class Steps(KerasFunctions):
         self._reset_call()
 
     def _reset_call(self) -> None:
-        """Forgets what only a call's first batches tell."""
+        """Forgets what the first batches of the last call showed."""
         self._is_built = False
         self._has_labels = True
         self._last_shares: BatchSplit | None = None  # of the last step that began
@@ -123,10 +129,10 @@ class Steps(KerasFunctions):
             ) from error
         finally:
             self._feed.stop()
-            self.monitor = None  # the Monitor sets it when `fit` begins
+            self.monitor = None
 
     def _fault_of_graph(self, error: tf.errors.InvalidArgumentError) -> BadInput:
-        """The error to raise for one that TensorFlow raised when a graph ran."""
+        """The error to raise in place of TensorFlow's `error`, raised when a graph ran."""
         text = str(error)
         fault = data_faults.of_label_outside_classes(text) or self._fault_of_inputs()
         if fault is not None:
@@ -187,15 +193,17 @@ class Steps(KerasFunctions):
         data.
         """
         logs = None
-        left = self.model.steps_per_execution
-        while left:
-            batches = self._next_batches(iterator, self._steps_in_next_call(left))
+        steps_left = self.model.steps_per_execution
+        while steps_left:
+            maximum = self._steps_in_next_call(steps_left)
+            batches = self._next_batches(iterator, maximum)
             if not batches:
                 break
-            left -= len(batches)
+            steps_left -= len(batches)
             logs = self._train_on(batches)
-            # Until `_max_steps` allows more: the parity check, which needs a batch, must be over.
-            if left and self._max_steps_per_graph_call == 1:
+            # `_max_steps` returns 1 until the parity check is over, and the check takes batches. So
+            # ask again after each call until more than 1 step is allowed.
+            if steps_left and self._max_steps_per_graph_call == 1:
                 self._max_steps_per_graph_call = self._max_steps(iterator, batches[-1])
         if logs is None:
             raise StopIteration
@@ -227,20 +235,21 @@ class Steps(KerasFunctions):
         # The processes of a cluster must make the same calls.
         if self._replicas.cluster is not None:
             return 1
-        # A user's generator must not be asked for batches before they are needed.
+        # `Batches` are those of a tf.data dataset. A user's generator is another iterator: it must
+        # not be asked for batches before they are needed.
         if not isinstance(iterator, Batches):
             return 1
         return self._compiled_steps.max_in_a_row(dispatched)
 
-    def _steps_in_next_call(self, left: int) -> int:
-        """How many of the `left` steps the next graph call has.
+    def _steps_in_next_call(self, steps_left: int) -> int:
+        """How many of the steps left the next graph call has.
 
         1. A stamped step has a call of its own.
-        2. It is a power of two, because each number of steps takes a function of its own.
+        2. The number is a power of two, because each number of steps takes a function of its own.
 
         If a call may have 8 steps and every 6th is stamped, the first 6 take calls of 4, 1 and 1.
         """
-        maximum = min(left, self._max_steps_per_graph_call)
+        maximum = min(steps_left, self._max_steps_per_graph_call)
         if self.monitor is not None:
             every = self.monitor.every
             steps_before_next_stamp = every - self._trained_steps % every - 1
@@ -259,9 +268,11 @@ class Steps(KerasFunctions):
             took_s = time.perf_counter() - began_s
             # A first call takes most of its time to make the function. So all of it counts as the
             # time of one step.
-            step_s = took_s if result.is_first else took_s / len(batches)
+            step_s = took_s if result.is_first_run else took_s / len(batches)
             # The monitor takes the number of the call's last step, and the seconds of one step.
-            self.monitor.count(self._trained_steps, step_s, is_first=result.is_first)
+            self.monitor.count(
+                self._trained_steps, step_s, is_first=result.is_first_run
+            )
         return result.logs
 
     def _begin_training_step(self, dispatched: Dispatched) -> None:
@@ -287,7 +298,7 @@ class Steps(KerasFunctions):
             noisy=bool(monitor.noise),  # the stamps then have the gradients' norms too
         )
         took_s = time.perf_counter() - began_s
-        monitor.count(self._trained_steps, took_s, is_first=result.is_first)
+        monitor.count(self._trained_steps, took_s, is_first=result.is_first_run)
         # The first run of a trace is slower, so its stamps do not count.
         self._restamp = is_stamped and result.was_traced
         if is_stamped and not result.was_traced:
@@ -310,9 +321,9 @@ class Steps(KerasFunctions):
         1. On a call's first batch it builds the model.
         2. While the parity check is not over, it runs the check on the batch. Then it dispatches
            the batch anew, because the check may ask for larger parts.
-        3. Once the check is over, the feed brings the next batches to the devices meanwhile. The
-           check is over when it has decided, when its four tries are used up, or if there is but
-           one part.
+        3. Once the check is over, the feed brings the next batches to the devices while this one
+           is computed. The check is over when it has decided, when its four tries are used up, or
+           if there is but one part.
         """
         # The monitor may have changed the split's shares.
         self._feed.split = self._split.shares
@@ -335,8 +346,8 @@ class Steps(KerasFunctions):
         if not self._is_built:
             self._build(batch, dispatched, trains=what == "train")
         elif what == "train" and self._warnings.first_batch_may_be_short:
-            # The first batch had too few samples, as a shuffled last batch has. So this second one
-            # shows whether the data has the split's global batch.
+            # The first batch had too few samples, like a last batch that was shuffled to the front.
+            # This second batch shows whether the data has the split's global batch.
             self._warn_of_other_batches(dispatched)
         if self._parity_check_is_over(what, dispatched):
             ahead = max(AHEAD, self._max_steps_per_graph_call)
@@ -362,12 +373,13 @@ class Steps(KerasFunctions):
         return not (has_parts and self._parity_tries_left[what])
 
     def _parity_check_may_decide(self, what: str) -> bool:
-        """Whether one more check may decide. It can't once a loss of NaN has made the weights NaN.
+        """Whether one more parity check may decide.
 
-        So then none is tried: each takes as long as the first step.
+        A check can't decide once a loss of NaN has made the weights NaN. It takes as long as the
+        first step, so none is run then.
         """
-        is_first = self._parity_tries_left[what] == _PARITY_TRIES
-        return is_first or built.weights_are_finite(self.model)
+        is_first_try = self._parity_tries_left[what] == _PARITY_TRIES
+        return is_first_try or built.weights_are_finite(self.model)
 
     def _build(self, batch: Any, dispatched: Dispatched, *, trains: bool) -> None:
         """Does what Keras does on a call's first batch, and warns of what that batch shows."""
@@ -376,7 +388,8 @@ class Steps(KerasFunctions):
             data_faults.refuse_text(self.model, *batch[:2])
         built.build(self.model, self._replicas.strategy, batch, trains=trains)
         self._is_built = True
-        # If the split may change soon, functions for one size are not made at once: see several.py.
+        # A function for batches of one size is faster, but takes seconds to make. If the split may
+        # change, such a function is made only for shares that have lasted for some seconds.
         self._functions.defers_size_functions = self._rebalances
         if trains:
             # The optimizer counts on from a checkpoint that the user restored.
@@ -400,7 +413,8 @@ class Steps(KerasFunctions):
 
         Raises BadInput for a model or data that a split can't train.
         """
-        # By the largest part, because a part of one sample does not tell a sum from a mean.
+        # The check tries parts of the largest size: a part of one sample does not tell a sum from a
+        # mean.
         largest = max(shares.micro_batches)
         combine_rules = self._functions.try_in_parts(what, batch, share=largest)
         if combine_rules.refused is not None:
@@ -409,6 +423,7 @@ class Steps(KerasFunctions):
             )
         check_failed = combine_rules.warned and not combine_rules.is_known
         if check_failed:
+            # Inputs of a wrong shape may be the cause: then say so, before the step itself fails.
             fault = self._fault_of_inputs()
             if fault is not None:
                 raise fault
@@ -424,7 +439,8 @@ class Steps(KerasFunctions):
         if what == "train":
             self._combine_rules = combine_rules
             combine_rules.refuse_small(shares.smallest, self.model)
-            # The check has shown the step's operations.
+            # Only the check has counted the step's operations by type. The fingerprint is these
+            # counts, to compare with those of the plan's step.
             self._warnings.warn_if_not_the_planned_model(combine_rules.fingerprint)
 
     def _prepare(self, method: str, options: dict[str, Any]) -> None:
@@ -434,10 +450,11 @@ class Steps(KerasFunctions):
         """
         split = self._split
         trains = method == "fit"
-        warn = self._warnings.warn_once
+        warn = self._warnings.warn_once  # does nothing if the text is empty
         for text in built.check(self.model, trains=trains):
             warn(text)
-        if not split.is_first:
+        is_first_process = split.is_first
+        if not is_first_process:
             quiet(options)
         data.check(options, self.model, devices=len(split.devices), trains=trains)
         if trains:
@@ -448,6 +465,7 @@ class Steps(KerasFunctions):
                 self._warnings.warn_if_not_the_planned_model()
         users_data = options["x"]
         self._warnings.begin(options)
+        # A split made of ratios divides batches of any size, so the data keeps its own batches.
         global_batch = None if split.takes_any_batch else split.global_batch
         data.bring_into_batches(options, global_batch, self.model)
         if trains and options["x"] is not users_data:
@@ -455,13 +473,13 @@ class Steps(KerasFunctions):
             size = split.global_batch
             warn(data.regrouped_text(users_data, self.model, size, steps))
         if self._replicas.cluster is not None:
-            # Otherwise a process would wait for ever for the processes that ended.
+            # Else, if a callback ended one process, the others would wait for it for ever.
             end_together(method, options, self._processes)
 
     def _has_weights(self) -> bool:
         """Whether all layers are built.
 
-        The model's own `built` may be true before: a subclass' build(shape) sets `built` without
+        The model's own `built` may be true earlier: build(shape) of a subclass sets `built` without
         creating variables.
         """
         return all(layer.built for layer in self.model._flatten_layers())

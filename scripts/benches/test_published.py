@@ -63,5 +63,5 @@ def test_what_devices_lack_together_is_told_by_their_compute(
     estimates = PublishedSet((curve,) * cards, (joint,)).estimates([joint])
     best = estimates.best()
     assert best is not None
-    times_alone = estimates.times_alone(joint.split, best.current[-1])
+    times_alone = estimates.times_alone(joint.split, best.counted_measurements[-1])
     assert times_alone == pytest.approx(times, abs=0.006)

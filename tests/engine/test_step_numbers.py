@@ -188,7 +188,7 @@ def test_a_batch_is_computed_in_no_more_pieces_than_it_has() -> None:
         found = over_micro_batches(run_part, tf.range(batch), weights, tf.constant(4))
         assert seen == [(size, 3.0 if n else 2.0) for n, size in enumerate(sizes)]
         total = batch * (batch - 1) // 2
-        assert (found.numbers, found.grads) == (total, [None, 10 * total])
+        assert (found.packed_numbers, found.grads) == (total, [None, 10 * total])
 
 
 def test_a_replicas_samples_are_those_between_its_places() -> None:

@@ -90,7 +90,7 @@ class TrainedStep(NamedTuple):
     was_traced: bool  # in this call, so its stamps say nothing
     # Whether the call was slow because it was the first of its function, or with these shapes: see
     # `Functions.first_steps`. True if `was_traced`.
-    is_first: bool
+    is_first_run: bool
 
 
 class _Outcome(NamedTuple):
@@ -99,7 +99,7 @@ class _Outcome(NamedTuple):
     returned: Any  # `TrainingResult`, `StepLogs`, or the outputs of `predict`
     later: LaterResults
     was_traced: bool
-    is_first: bool  # see `TrainedStep`
+    is_first_run: bool  # see `TrainedStep`
 
 
 class Functions:
@@ -205,7 +205,7 @@ class Functions:
             read_later(result.logs, outcome.later),
             result.stamps,
             outcome.was_traced,
-            outcome.is_first,
+            outcome.is_first_run,
         )
 
     def train_in_a_row(self, all_dispatched: list[Dispatched]) -> TrainedStep:
@@ -216,12 +216,12 @@ class Functions:
         function, is_new = self._function_for("train", first, kind)
         is_new = is_new or not function.has_in_a_row(len(all_dispatched))
         key = "train", first.layout.like, kind
-        is_first = self._note_first(key, first, is_new=is_new)
+        is_first_run = self._note_first(key, first, is_new=is_new)
         in_a_row = function.in_a_row(len(all_dispatched))
         all_values = tuple(dispatched.values for dispatched in all_dispatched)
         result = self._called(in_a_row, all_values, first.shares)
         logs = read_later(result.logs, function.later)
-        return TrainedStep(logs, None, was_traced=is_new, is_first=is_first)
+        return TrainedStep(logs, None, was_traced=is_new, is_first_run=is_first_run)
 
     def max_in_a_row(self, dispatched: Dispatched) -> int:
         """How many batches like this one a call should train on."""
@@ -273,9 +273,9 @@ class Functions:
     def _call(self, what: str, dispatched: Dispatched, kind: StepKind) -> _Outcome:
         function, is_new = self._function_for(what, dispatched, kind)
         key = what, dispatched.layout.like, kind
-        is_first = self._note_first(key, dispatched, is_new=is_new)
+        is_first_run = self._note_first(key, dispatched, is_new=is_new)
         returned = self._called(function.once, dispatched.values, dispatched.shares)
-        return _Outcome(returned, function.later, is_new, is_first)
+        return _Outcome(returned, function.later, is_new, is_first_run)
 
     def _called(self, function: Any, values: Any, shares: BatchSplit) -> Any:
         arguments = values, self._micro_batches(shares.micro_batches)

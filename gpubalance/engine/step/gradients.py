@@ -33,7 +33,10 @@ _DIVIDING = {
 
 
 class RowForm(NamedTuple):
-    """The rows of an IndexedSlices whose values alone are summed: see `summable`."""
+    """The rows' indices and the shape of an IndexedSlices of which only the values are summed.
+
+    `summable` takes the row form off the gradient, `by_rows` puts it back on the sum.
+    """
 
     indices: Any
     dense_shape: Any
@@ -42,7 +45,7 @@ class RowForm(NamedTuple):
 class PartResult(NamedTuple):
     """What a replica's part of a batch gives, traced: a micro-batch, or the batch in one piece."""
 
-    numbers: Any  # a vector, which is summed too: see `_Numbers` in step.py
+    packed_numbers: Any  # a vector, which is summed too: see `_PartNumbers` in step.py
     grads: list[Any]  # each is dense, IndexedSlices or None; parts' can be added up
     row_forms: list[RowForm | None]  # one for each gradient
     variables: list[Any]  # whose gradients these are; empty if the step applies none
@@ -85,7 +88,8 @@ def taking_gradients(model: Any) -> PartReplacements:
     optimizer = model.optimizer
     check_optimizer(optimizer)
     refuse = partial(_refuse_another, model)
-    replacements = inlined(model) | _refusing_by_hand(model) | _noting_tapes(model)
+    replacements = inlining_tf_functions(model)
+    replacements |= _refusing_by_hand(model) | _noting_tapes(model)
     for division, instead in _DIVIDING.items():
         replacements[division] = partial(
             _refuse_division, model, division.name, instead
@@ -197,7 +201,7 @@ def _refuse_division(
     )
 
 
-def inlined(model: Any) -> PartReplacements:
+def inlining_tf_functions(model: Any) -> PartReplacements:
     """What makes methods of a user's model that are a `tf.function` parts of the step.
 
     A `tf.function` would keep its gradients to itself.
@@ -289,11 +293,11 @@ def over_micro_batches(
     def add(index: Any, numbers: Any, sums: Any) -> tuple[Any, Any, Any]:
         # A loop's body and a branch forget their device: a nested function would take another
         # replica's weights.
-        with tf.device(first.numbers.device):
+        with tf.device(first.packed_numbers.device):
             own = run(index, weights.other_micro_batch)
             pairs = zip(sums, own.grads, strict=True)
             sums = tuple(_plus(summed, grad, index) for summed, grad in pairs)
-            return index + 1, numbers + own.numbers, sums
+            return index + 1, numbers + own.packed_numbers, sums
 
     # The first one is outside the loop, so that one micro-batch needs no second set of gradients in
     # memory.
@@ -302,7 +306,7 @@ def over_micro_batches(
     before_last = tf.while_loop(
         lambda index, *_: index < count - 1,
         add,
-        (tf.constant(1), first.numbers, initial_sums),
+        (tf.constant(1), first.packed_numbers, initial_sums),
         parallel_iterations=1,
     )
     # A loop gives all its sums at its end. So the last one is outside, too: its gradients go to the
@@ -313,7 +317,7 @@ def over_micro_batches(
     grads = []
     for summed, grad in zip(sums, first.grads, strict=True):
         grads.append(_as_before(summed, grad))
-    return first._replace(numbers=numbers, grads=grads)
+    return first._replace(packed_numbers=numbers, grads=grads)
 
 
 def _first(grad: Any, count: Any) -> tuple[Any, ...]:
@@ -370,10 +374,11 @@ def refuse_what_cannot_accumulate(model: Any) -> None:
 
 
 def summable(grads: Sequence[Any]) -> tuple[list[Any], list[RowForm | None]]:
-    """A part's gradients in a form in which parts' can be added up, and how to undo that.
+    """A part's gradients in a form that adds up with that of other parts, and their row forms.
 
-    1. An embedding of positions gives IndexedSlices with the same rows in every part: their values
-       add up one by one. One device, too, gets a row of each position, the sum over all samples.
+    1. An embedding of positions gives IndexedSlices with the same rows in every part. Only their
+       values stay, which add up one by one; the row form keeps the rows' indices. One device, too,
+       gets a row of each position, the sum over all samples.
     2. An embedding of words gives a row for each occurrence of a word. They stay IndexedSlices,
        whose rows are appended: optimizers square and clip each row that they get.
     3. Dense gradients and None stay as they are.

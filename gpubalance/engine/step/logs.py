@@ -130,9 +130,9 @@ class Logs:
         for inner, outer in zip(self._early, early, strict=False):
             self._outside[id(inner)] = outer
 
-    def with_metric_state(self, numbers: Sequence[Any]) -> Any:
+    def with_metric_state(self, tensors: Sequence[Any]) -> Any:
         """One vector: these tensors, then the metrics' variables that each step sums."""
-        return one_vector([*numbers, *metric_values(self._later.summed)])
+        return one_vector([*tensors, *metric_values(self._later.summed)])
 
     def of_whole_batch(self, totals: Any, local: Any) -> StepLogs:
         """The logs of the whole batch, outside of a replica.

@@ -32,7 +32,7 @@ from gpubalance.engine.step.gradients import (
     PartResult,
     by_rows,
     gradients_of,
-    inlined,
+    inlining_tf_functions,
     optimizer_applies_without_summing,
     over_micro_batches,
     refuse_what_cannot_accumulate,
@@ -71,7 +71,8 @@ class StepKind:
     micro: bool = False  # each replica computes its batch in micro-batches
     stamped: bool = False  # returns `TrainingResult.stamps`
     # The stamps have two columns more, Σ‖h‖²/b over a replica's parts and ‖g‖². h is the gradient
-    # of one part of b samples, g that of the whole batch: see `planning.noise.Norms`.
+    # of one part of b samples, g that of the whole batch. planning/noise.py computes the noise
+    # scale from both.
     noisy: bool = False
     xla: bool = False  # XLA compiles the step of a part
     # Runs the user's `train_step` unchanged, which a split can't train: on one device only.
@@ -89,25 +90,33 @@ class TrainingResult(NamedTuple):
     stamps: Any
 
 
-class _Numbers(NamedTuple):
-    """What replicas sum beside gradients, packed into one vector in this order."""
+class _PartNumbers(NamedTuple):
+    """What a part adds to sums over all parts and replicas, beside its gradients."""
 
-    part_squares: Any  # ‖h‖²/b of a part, a float32 scalar; 0 unless the step is noisy
+    # ‖h‖²/b of the part, a float32 scalar; 0 unless the step is noisy
+    part_squares: Any
     state_changes: list[Any]  # of layers' variables, see `State.shares`
-    # The part's shares of the logs, see `Logs.of_part`. In the vector that replicas sum, the
-    # metrics' state follows these: see `Logs.with_metric_state`.
-    log_numbers: list[Any]
+    log_shares: list[Any]  # the part's shares of the logs, see `Logs.of_part`
 
     def packed(self) -> Any:
-        """The vector, float32 or float64."""
-        return one_vector([self.part_squares, *self.state_changes, *self.log_numbers])
+        """All numbers in the order of the fields, as one vector: float32 or float64."""
+        return one_vector([self.part_squares, *self.state_changes, *self.log_shares])
+
+
+class _SummedNumbers(NamedTuple):
+    """What the replicas' vectors sum to: packed `_PartNumbers`, then the metrics' state."""
+
+    state_changes: list[Any]  # of layers' variables, by the whole batch
+    # Still a vector: the sums of `log_shares`, then the metrics' state that
+    # `Logs.with_metric_state` appended. `Logs.of_whole_batch` takes this vector.
+    log_totals: Any
 
     @classmethod
-    def unpacked(cls, vector: Any, state_shapes: Sequence[Any]) -> _Numbers:
-        """The numbers in a summed vector. Log numbers and metrics' state stay one vector."""
+    def unpacked(cls, vector: Any, state_shapes: Sequence[Any]) -> _SummedNumbers:
+        """The numbers in a summed vector, but for `part_squares`, whose sum nobody needs."""
         shapes = [(), *state_shapes, (-1,)]
-        part_squares, *state_changes, logs = split_vector(vector, shapes)
-        return cls(part_squares, state_changes, [logs])
+        _, *state_changes, log_totals = split_vector(vector, shapes)
+        return cls(state_changes, log_totals)
 
 
 def training(
@@ -132,23 +141,24 @@ def training(
             values: LocalValues, micro_batches: tf.Tensor
         ) -> tuple[Any, Any, Any]:
             replica = _Replica(model, replicas, replacements, combine_rules, kind, logs)
-            totals, stamps = replica.step(values, micro_batches)
-            return totals, stamps, metric_values(later.unsummed)
+            log_totals, stamps = replica.step(values, micro_batches)
+            # Large states of metrics may stay unsummed: then each replica returns its own.
+            return log_totals, stamps, metric_values(later.unsummed)
 
         applying = (
             nullcontext() if kind.unmodified else optimizer_applies_without_summing()
         )
-        # By TensorFlow's collective keys the replicas find each other in a sum. Capturing them once
-        # for each device, instead of once for each of its sums, saves some 50 µs a sum.
+        # The replicas find each other in a sum by TensorFlow's collective keys. Capturing the keys
+        # once for each device, instead of once for each of its sums, saves some 50 µs a sum.
         with applying, taking_keys_at_once():
-            totals, stamps, unsummed = replicas.strategy.run(
+            log_totals, stamps, unsummed = replicas.strategy.run(
                 on_replica, (values, micro_batches)
             )
         # All replicas have the same totals.
-        first_totals = local_results(totals)[0]
+        first_log_totals = local_results(log_totals)[0]
         with tf.device(replicas.names[0]):
             step_logs = logs.of_whole_batch(
-                first_totals, [local_results(state) for state in unsummed]
+                first_log_totals, [local_results(state) for state in unsummed]
             )
         if not kind.stamped:
             return TrainingResult(step_logs, None)
@@ -184,57 +194,62 @@ class _Replica:
         )
 
     def step(self, values: LocalValues, micro_batches: tf.Tensor) -> tuple[Any, Any]:
-        """Trains on the replica's samples; returns the vector for the logs, and its stamps.
+        """Trains on the replica's samples; returns (log totals, stamps).
 
-        The vector has the sums over all replicas: see `Logs.of_whole_batch`. The stamps are a row
-        of those of `TrainingResult`, in a cluster all rows.
+        The log totals are those of `_SummedNumbers`. The stamps are this replica's row of
+        `TrainingResult.stamps`, in a cluster the rows of all replicas.
         """
         kind = self._kind
-        number = number_of_replica()
-        data, packed_weights = values[number - self._replicas.first_own]
+        replica_number = number_of_replica()
+        data, packed_weights = values[replica_number - self._replicas.first_own]
         weights = PartWeights(
             batch=packed_weights[0],
             first_micro_batch=packed_weights[1],
             other_micro_batch=packed_weights[2],
         )
         batch = batch_of(data)
-        micro_batch = micro_batches[number] if kind.micro else batch
-        clock = self._replicas.clocks[number]
+        micro_batch = micro_batches[replica_number] if kind.micro else batch
+        clock = self._replicas.clocks[replica_number]
         points = Points(clock, batch, micro_batch, stamped=kind.stamped, xla=kind.xla)
         with points.begin(data) as data:
             if kind.micro:
                 own = over_micro_batches(self._run_part, data, weights, micro_batch)
             else:
                 own = self._run_part(data, weights.batch)
-        part_squares = own.numbers[0]
-        own_totals = self._logs.with_metric_state([own.numbers])
-        sent = cast_to_send(own.grads, self._replicas.summing.gradients)
-        own_values = [own_totals, *sent]
+        own_vector = self._logs.with_metric_state([own.packed_numbers])
+        grads_to_send = cast_to_send(own.grads, self._replicas.summing.gradients)
+        own_values = [own_vector, *grads_to_send]
+        part_squares = own.packed_numbers[0]  # summed over the replica's parts
+        # At each point the clock waits for a marker that is computed from a scalar on this device.
+        # Any float scalar there will do.
         to_sum = points.computed(own_values, device_scalar=part_squares)
         sums = over_replicas(to_sum, kind.pack_bytes)
-        totals, *received = points.summed(sums, device_scalar=part_squares)
+        summed_vector, *received = points.summed(sums, device_scalar=part_squares)
         summed_grads = cast_back(received, own.grads)
         # The loss scale of these gradients, read before `apply` changes it.
         scale = loss_scale(self._model.optimizer) if kind.noisy else None
         if own.variables:
-            # Where only the values of IndexedSlices were summed, their row indices come back.
+            # Of an embedding of positions only the rows' values were summed (see `summable`). The
+            # rows' indices are put back here.
             grads = by_rows(summed_grads, own.row_forms)
             self._model.optimizer.apply(grads, own.variables)
-        numbers = _Numbers.unpacked(totals, self._state.shapes)
-        self._state.set(numbers.state_changes)
+        summed = _SummedNumbers.unpacked(summed_vector, self._state.shapes)
+        self._state.set(summed.state_changes)
         stamps = points.finished(own.variables, device_scalar=weights.batch)
         if kind.noisy:
-            # So that the stamped times do not include the norms.
+            # The norms are computed after the last stamp, so that no stamped time includes them.
             with tf.control_dependencies([stamps]):
                 squares = tf.cast(part_squares, tf.float32)
                 stamps = with_norms(stamps, squares, summed_grads, scale)
         if kind.stamped and self._replicas.cluster is not None:
             stamps = _stamps_of_cluster(stamps)
-        (log_totals,) = numbers.log_numbers  # with the totals of metrics' state
-        return log_totals, stamps
+        return summed.log_totals, stamps
 
     def _run_part(self, data: Any, weight: Any) -> PartResult:
-        """Computes a part with this weight (a float64 scalar): a micro-batch, or the batch."""
+        """Computes a part: the replica's batch, or one of its micro-batches.
+
+        `weight` is how much the part counts in the global mean loss, a float64 scalar.
+        """
         if not self._kind.xla:
             return self._traced_part(data, weight)
         traced: list[PartResult] = []
@@ -243,14 +258,15 @@ class _Replica:
             """The tensors of a part that are needed outside of XLA's function."""
             part = self._traced_part(data, weight)
             traced.append(part)
-            # The early reads: variables that the logs need as they were before this step.
-            return part.numbers, part.grads, part.row_forms, self._logs.early_reads()
+            # Values of variables before this step, which the logs need.
+            early_reads = self._logs.early_reads()
+            return part.packed_numbers, part.grads, part.row_forms, early_reads
 
         compiled = tf.function(compiled_part, jit_compile=True, autograph=False)
-        numbers, grads, row_forms, early_reads = compiled(data, weight)
+        packed_numbers, grads, row_forms, early_reads = compiled(data, weight)
         self._logs.note_early_reads(early_reads)
         # A compiled function returns tensors only, so the variables come from its trace.
-        return PartResult(numbers, grads, row_forms, traced[0].variables)
+        return PartResult(packed_numbers, grads, row_forms, traced[0].variables)
 
     def _traced_part(self, data: Any, weight: Any) -> PartResult:
         """Runs the model's `train_step` on the data of a part."""
@@ -269,16 +285,17 @@ class _Replica:
             variables: list[Any] = []
             if not kind.unmodified:
                 grads, variables = gradients_of(self._model, part)
+                # What `train_step` itself assigned to weights: the next micro-batch undoes it.
                 self._state.note_changes(part.changes)
         grads, row_forms = summable(grads)
         part_squares = tf.zeros(())
         if kind.noisy:
             part_squares = squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
-        log_numbers = self._logs.of_part(logs, part)
+        log_shares = self._logs.of_part(logs, part)
         self._state.weigh_metrics(weight)
         state_changes = self._state.shares(weight)
-        numbers = _Numbers(part_squares, state_changes, log_numbers).packed()
-        return PartResult(numbers, grads, row_forms, variables)
+        numbers = _PartNumbers(part_squares, state_changes, log_shares)
+        return PartResult(numbers.packed(), grads, row_forms, variables)
 
 
 def testing(
@@ -297,7 +314,10 @@ def testing(
         values: LocalValues,
         _micro_batches: tf.Tensor,
     ) -> tuple[Any, Any]:
-        """The replica's own numbers for the logs, and the metrics' values that are not summed."""
+        """The replica's vector for the logs, and its metrics' state that stays unsummed.
+
+        The vector has the shares of the logs, then the metrics' state that is summed.
+        """
         data, packed_weights = values[number_of_replica() - replicas.first_own]
         weight = packed_weights[0]  # `PartWeights.batch`
         state = State(model, combine_rules, replicated=replicated)
@@ -307,22 +327,24 @@ def testing(
         ) as part:
             own_logs = model.test_step(data)
         state.weigh_metrics(weight)
-        log_numbers = logs.of_part(own_logs, part)
-        return logs.with_metric_state(log_numbers), metric_values(later.unsummed)
+        log_shares = logs.of_part(own_logs, part)
+        return logs.with_metric_state(log_shares), metric_values(later.unsummed)
 
     def step(values: LocalValues, micro_batches: tf.Tensor) -> StepLogs:
         logs = Logs(model, later)
         replacements = replacements_for_parts(model, trains=False)
         strategy = replicas.strategy
         local_results = strategy.experimental_local_results
-        own_numbers, unsummed = strategy.run(
+        own_vectors, unsummed = strategy.run(
             partial(on_replica, logs, replacements), (values, micro_batches)
         )
         # Only the logs need these sums. So they are made on one device, unlike in training.
         with tf.device(replicas.names[0]):
-            totals = strategy.reduce(tf.distribute.ReduceOp.SUM, own_numbers, axis=None)
+            log_totals = strategy.reduce(
+                tf.distribute.ReduceOp.SUM, own_vectors, axis=None
+            )
             return logs.of_whole_batch(
-                totals, [local_results(state) for state in unsummed]
+                log_totals, [local_results(state) for state in unsummed]
             )
 
     return step
@@ -359,9 +381,13 @@ def predicting(
 
 
 def replacements_for_parts(model: Any, *, trains: bool) -> PartReplacements:
-    """The replacements of Keras' methods with which the model's own step computes a part."""
-    taking = taking_gradients(model) if trains else inlined(model)
-    return weighing(model) | taking
+    """What Keras' methods are replaced by while the model's own step computes a part.
+
+    The optimizer's methods are replaced only if the step `trains`.
+    """
+    if trains:
+        return weighing(model) | taking_gradients(model)
+    return weighing(model) | inlining_tf_functions(model)
 
 
 def _stamps_of_cluster(stamps: Any) -> Any:
@@ -373,7 +399,7 @@ def _stamps_of_cluster(stamps: Any) -> Any:
     own_summed = stamps[SUMMED]
     since_summed = stamps[: FINISHED + 1] - own_summed
     norms = stamps[FINISHED + 1 :]
-    own = tf.concat([since_summed, norms, [own_summed]], axis=0)
+    own = tf.concat([since_summed, norms, [own_summed]], axis=0)  # [5 or 7]
     gather = tf.distribute.get_replica_context().all_gather
     of_all = gather(own[tf.newaxis], axis=0)
     first_summed = of_all[0, -1]

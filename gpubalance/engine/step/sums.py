@@ -31,20 +31,21 @@ def over_replicas(values: Sequence[Any], pack_bytes: int = 0) -> list[Any]:
     """The sum over all replicas of each value; None stays None.
 
     A replica's step calls this while it is traced. Values are summed in packs: a pack is one
-    all-reduce of about `pack_bytes` bytes. If that is 0, all values of a dtype are one pack. A pack
-    has one dtype, because TensorFlow makes one tensor of it. The last values are in the first pack.
-    A pack is summed as soon as its values are computed. All replicas make the same packs in the
-    same order. An infinity on one replica reaches all.
+    all-reduce of about `pack_bytes` bytes. If `pack_bytes` is 0, all values of a dtype are one
+    pack. A pack has one dtype, because TensorFlow makes one tensor of it. The last values are in
+    the first pack. A pack is summed as soon as its values are computed. All replicas make the same
+    packs in the same order. An infinity on one replica reaches all.
     """
     context = tf.distribute.get_replica_context()
-    present = [pair for pair in enumerate(values) if pair[1] is not None]
-    keys_and_bytes = [_pack_key_and_bytes(value, place) for place, value in present]
+    # The places in `values` that are not None.
+    present = [place for place, value in enumerate(values) if value is not None]
+    keys_and_bytes = [_pack_key_and_bytes(values[place], place) for place in present]
     sums: list[Any] = [None] * len(values)
-    for numbers in packs_of(keys_and_bytes, pack_bytes):
-        pack = [present[number] for number in numbers]
-        own = [value for _, value in pack]
-        totals = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
-        for (place, _), total in zip(pack, totals, strict=True):
+    for indices in packs_of(keys_and_bytes, pack_bytes):  # in `present`
+        places = [present[index] for index in indices]
+        pack = [values[place] for place in places]
+        totals = context.all_reduce(tf.distribute.ReduceOp.SUM, pack)
+        for place, total in zip(places, totals, strict=True):
             sums[place] = total
     return sums
 
@@ -53,7 +54,7 @@ def _pack_key_and_bytes(value: Any, place: int) -> tuple[Hashable, int]:
     """A key, and the value's bytes. Only values with equal keys can share a pack.
 
     The key of a float32 weight's gradient is float32. A value of unknown size, such as
-    IndexedSlices, is a pack of its own: its key is its place.
+    IndexedSlices, is a pack of its own: its key is its place among all values.
     """
     size = None if isinstance(value, tf.IndexedSlices) else value.shape.num_elements()
     if size is None:
@@ -145,7 +146,8 @@ def _squares(grad: Any) -> Any:
 def with_norms(stamps: Any, part_squares: Any, summed_grads: Any, scale: Any) -> Any:
     """A replica's 4 stamps, then Σ‖h‖²/b of its parts, then ‖g‖² of the whole batch: float64 [6].
 
-    The gradients h and g have the optimizer's loss `scale`. Both norms are divided by its square.
+    The optimizer multiplied the gradients h and g by the loss `scale`. So both squares are divided
+    by scale².
     """
     squares = tf.stack([part_squares, squared_norm(summed_grads)])
     norms = tf.cast(squares, tf.float64) / tf.cast(scale, tf.float64) ** 2
@@ -198,15 +200,16 @@ def matching_exponents(
     relative_tolerance: float,
     rounding: Any = 0.0,
 ) -> list[int]:
-    """Which of p = 1 (a mean), 0 (a sum), 2 (a mean divided once more) make the parts the whole.
+    """The exponents p with which whole ≈ Σ weight^p · part.
 
-    Those p satisfy whole ≈ Σ weight^p · part; the result has them in that order. A quantity that is
-    0 in the whole and in all parts satisfies every p.
+    These p are tried, and returned, in the order 1 (a mean), 0 (a sum), 2 (a mean divided once
+    more). A quantity that is 0 in the whole and in all parts satisfies every p.
 
     `whole` has the sketches of one quantity, [3], or of several, [quantities, 3]. `parts` are pairs
-    (weight, sketches) whose sketches have the shape of `whole`. If the batch was cut into parts
-    several times, the sketches have one axis more, [cuts, …, 3]: part i has the same weight in each
-    cut, and p must satisfy all cuts. All are numpy arrays. A quantity's products may differ by
+    (weight, sketches). A part's sketches have the shape of `whole`, with one axis more in front if
+    the batch was cut into parts several times: [cuts, 3] or [cuts, quantities, 3]. A part then has
+    the same weight in each cut, and p must satisfy all cuts. All are numpy arrays. A quantity's
+    products in the whole and in the sum of its parts may differ by
 
         relative_tolerance · its largest norm, in the whole or a part
         + rounding, one number or one for each quantity
@@ -215,7 +218,7 @@ def matching_exponents(
     part_norms = [norms(sketches) for _, sketches in parts]
     largest_norm = reduce(np.maximum, part_norms, norms(whole))
     tolerance = relative_tolerance * largest_norm + rounding
-    if whole.ndim > 1:
+    if whole.ndim > 1:  # several quantities
         norm_of_all = np.linalg.norm(norms(whole))
         tolerance = tolerance + FRACTION_OF_ALL * relative_tolerance * norm_of_all
     exponents = []

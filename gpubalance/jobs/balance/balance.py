@@ -171,7 +171,11 @@ def find_and_prove(rounds: BalanceRounds) -> Plan:
     while True:
         best = rounds.estimates.best()
         # Choose the pack size first: it determines sync, and so which devices pay off.
-        if best is not None and not chosen and has_much_sync(best.current[-1]):
+        if (
+            best is not None
+            and not chosen
+            and has_much_sync(best.counted_measurements[-1])
+        ):
             _choose_packs(rounds, best, chosen)
             best = rounds.estimates.best()
         planned = None
@@ -206,7 +210,9 @@ def _choose_packs(
     split = best.planned.split
     chosen.add(split.used)
     round_s = rounds.request.round_s
-    measured = choose_packs(rounds.joint_workers, split, best.current[-1], round_s)
+    measured = choose_packs(
+        rounds.joint_workers, split, best.counted_measurements[-1], round_s
+    )
     if measured is not None:
         rounds.estimates.forget_set(split.used)
         rounds.estimates.learn(best.planned, measured)

@@ -140,7 +140,9 @@ def result_of(rounds: BalanceRounds, best: MeasuredSplit) -> Plan:
 def _warnings(rounds: BalanceRounds, best: MeasuredSplit) -> list[Warning_]:
     warnings = []
     split = best.planned.split
-    times = rounds.estimates.times_alone(split, best.run or best.current[-1])
+    times = rounds.estimates.times_alone(
+        split, best.run or best.counted_measurements[-1]
+    )
     if times > TOGETHER:
         warnings.append(warning("slower-together", factor=times))
     for device, change in rounds.estimates.changed():

@@ -46,8 +46,9 @@ _MAX_TIMED_SETS = 16
 class BalanceRounds:
     """The state of a balance: its rounds and proofs so far, and what they taught of the devices.
 
-    The worker group of `joint_workers` is regrouped for each split; `balance` ends the group.
-    `request` keeps the user's own pack size, even after the balance chose another.
+    `find_and_prove` in balance.py calls `try_split` for each round, and `prove` in proof.py for
+    each proof. The worker group of `joint_workers` is regrouped for each split; `balance` ends the
+    group. `request` keeps the user's own pack size, even after the balance chose another.
     """
 
     def __init__(self, joint_workers: JointWorkers, probe: Probe) -> None:
@@ -56,13 +57,15 @@ class BalanceRounds:
         self.watch = joint_workers.watch
         self.journal = joint_workers.journal
         self.probe = probe
-        # The planner keeps memory free for packs, by the pack size in the probe's settings. So the
-        # settings are those of the request, whose packs the probe may not have seen.
+        # The planner keeps memory free for packs, by the pack size in the probe's settings. The
+        # probe may be an older one, with another pack size. So it gets the request's settings.
         probe_as_asked = probe.model_copy(update={"settings": request.settings})
         self.estimates = DeviceEstimates(probe_as_asked, request.devices, request.plan)
         self.records: list[Round] = []
         self.splits_out_of_memory: set[BatchSplit] = set()
+        # Counted by `prove` in proof.py.
         self.proofs = 0
+        # The user's input pipeline, if there is one: `finish` in proof.py measures it at the end.
         self.pipeline: InputPipeline | None = None
         self.warnings: list[Warning_] = []
 
@@ -126,8 +129,8 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         self.watch(PhaseBegun("rounds"))
-        # The time shown for the proof follows this step time from now on. Until now it followed the
-        # probe's largest batch.
+        # From the step time in `TimeLeft` the time of later phases is estimated, here of the proof.
+        # Until now it was a step time of the probe.
         step_s = planned.step_time_s
         self.watch(TimeLeft(self._left_s(step_s), step_s=step_s))
         why = " once more" if self.estimates.has(split) else ""
@@ -146,7 +149,7 @@ class BalanceRounds:
         return tried
 
     def _left_s(self, step_s: float) -> float:
-        """The seconds of this round, by its step time. The first counts as `_USUAL_ROUNDS`."""
+        """The seconds of this round; in the first round those of `_USUAL_ROUNDS` rounds."""
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
         return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
@@ -159,8 +162,8 @@ class BalanceRounds:
         """What follows when a round or a proof ran out of memory: limits, or a measurement.
 
         A split's first failure may be due to another program that had the memory for a moment. So
-        `fitting_sizes` may try the split again. If it fits then, it is measured. A second failure
-        is believed.
+        `fitting_sizes` may try the split again. If the split fits then, it is measured. A split's
+        second failure is believed.
         """
         believed = split in self.splits_out_of_memory
         self.splits_out_of_memory.add(split)
@@ -169,7 +172,7 @@ class BalanceRounds:
             try:
                 return self._measured(split)
             except OutOfMemory as second_error:
-                # A believed failure is not tried again, so this is not empty.
+                # A split whose failure is believed is not tried again, so this list isn't empty.
                 fitting = fitting_sizes(
                     self.joint_workers, split, second_error, believed=True
                 )
@@ -197,7 +200,7 @@ class BalanceRounds:
         return largest // multiple * multiple
 
     def note(self, planned: Allocation, tried: TriedSplit) -> None:
-        """Adds a round: learns what it measured, or lowers the limits of devices out of memory."""
+        """Adds a round: learns its measurement, or lowers the limits of devices out of memory."""
         split = planned.split
         measured = tried.measured
         record = Round(
@@ -213,6 +216,7 @@ class BalanceRounds:
         if measured is not None:
             self.estimates.learn(planned, measured)
             return
+        # `after_out_of_memory` has added the split, unless the round comes from the journal.
         self.splits_out_of_memory.add(split)
         self.estimates.lower_limits(split, tried.limits)
         for device, limit in tried.limits:
@@ -238,8 +242,8 @@ def next_split(
     1. a split of fewer devices, if less sync may make it more than 0.4 % better than the best
        measured split and the planner's best;
     2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
-       split. If the best measured split may be as good, and was measured less than three times, it
-       is measured again instead;
+       split, and was not measured at its devices' present speed. If the best measured split may be
+       as good, and was measured less than three times, it is measured again instead;
     3. the least exactly known of the best measured split and its rivals, if it has rivals. A rival
        is a measured split that may be more than 0.4 % better. Only splits that were measured less
        than three times are measured again.
@@ -247,33 +251,40 @@ def next_split(
     Raises what `best_split` does if no split was measured. If `some_ran_out` of memory, the error
     is always NothingFits: the devices' limits are then below what the user asked for.
     """
-    best = estimates.best()
-    planned = _planned(estimates, best, some_ran_out=some_ran_out)
-    if best is None:
+    best_measured = estimates.best()
+    planned = _planned(estimates, best_measured, some_ran_out=some_ran_out)
+    if best_measured is None:  # the first round
         return estimates.even_if_undecided(planned)
-    value = estimates.problem.value(planned)
-    is_better = value > (1 + WORTH_A_ROUND) * best.value
-    is_better = is_better and not estimates.has(planned.split)
-    to_beat = value if is_better else best.value
-    above = (1 + WORTH_A_ROUND) * to_beat
-    fewer = _fewer_devices(estimates, time_sums, above)
+    predicted_value = estimates.problem.value(planned)
+    gains_enough = predicted_value > (1 + WORTH_A_ROUND) * best_measured.value
+    planned_is_better = gains_enough and not estimates.has(planned.split)
+    # 1. Fewer devices must beat the better of the two.
+    value_to_beat = predicted_value if planned_is_better else best_measured.value
+    fewer = _fewer_devices(estimates, time_sums, (1 + WORTH_A_ROUND) * value_to_beat)
     if fewer is not None:
         return fewer
-    if is_better:
-        return best.planned if best.could_reach(value) else planned
+    # 2. The planner's best, unless the best measured split may be as good.
+    if planned_is_better:
+        if best_measured.could_reach(predicted_value):
+            return best_measured.planned
+        return planned
+    # 3. What may show which of several measured splits is the best.
     rival = estimates.most_uncertain_rival()
     return None if rival is None else rival.planned
 
 
 def _planned(
-    estimates: DeviceEstimates, best: MeasuredSplit | None, *, some_ran_out: bool
+    estimates: DeviceEstimates,
+    best_measured: MeasuredSplit | None,
+    *,
+    some_ran_out: bool,
 ) -> Allocation:
-    """The planner's best split; the `best` measured split if the planner no longer finds any."""
+    """The planner's best split; the best measured split if the planner no longer finds any."""
     try:
         return best_split(estimates.problem)
     except (UsageError, NothingFits) as error:
-        if best is not None:
-            return best.planned
+        if best_measured is not None:
+            return best_measured.planned
         if not some_ran_out:
             raise
         message = (
@@ -285,10 +296,11 @@ def _planned(
 def _fewer_devices(
     estimates: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
 ) -> Allocation | None:
-    """A split of fewer devices that may be worth more than `above`, or None.
+    """A split of fewer devices whose value may be more than `above`, or None.
 
-    `above` is in the problem's value, such as samples per second. `time_sums(devices)` adds to the
-    `estimates` the seconds of sums over these devices and over their smallest measured superset.
+    A value is what the problem maximises, usually samples per second. `time_sums(devices)` adds to
+    the `estimates` the seconds of sums over these devices and over their smallest measured
+    superset.
     """
     if estimates.probe.settings.all_reduce == "hierarchical":
         return None  # it can't sum an odd number of devices
@@ -307,7 +319,7 @@ def _fewer_devices(
 class FittingSize(NamedTuple):
     """The largest micro-batch that is known to fit on a device."""
 
-    # Its number among the request's devices
+    # The device's number among the request's devices
     device: Annotated[int, Field(ge=0)]
     micro_batch: Batch
 
@@ -327,19 +339,23 @@ class TriedSplit(Record):
 def measure_split(
     joint_workers: JointWorkers, split: BatchSplit, seconds: float | None
 ) -> Measurement:
-    """Measures a split for that many seconds. Raises OutOfMemory.
+    """Measures a split for that many `seconds`. Raises OutOfMemory.
 
-    None measures until the step time is known within ± 0.5 %, for at most 3 s.
+    If `seconds` is None, it measures until the step time is known within ± 0.5 %, for at most 3 s.
     """
-    used = joint_workers.run_request(split).without_idle
+    run_request = joint_workers.run_request(split).without_idle
     measurer = Measurer(
         joint_workers.gather(split), joint_workers.journal, joint_workers.watch
     )
     # User data with fewer samples than a global batch is refused.
-    workload = Workload(used.split, used.devices, least_samples=split.global_batch)
+    workload = Workload(
+        run_request.split, run_request.devices, least_samples=split.global_batch
+    )
     window = measurer.measure(workload, StoppingRule.of_round(seconds))
     sensors = measurer.sensors(workload)
-    return measurement(used.split, [window], sensors, used_places=split.used)
+    # The workload has only the devices with samples. In the result they keep their numbers among
+    # all devices of the request: `split.used`.
+    return measurement(run_request.split, [window], sensors, used_places=split.used)
 
 
 def fitting_sizes(
@@ -351,35 +367,37 @@ def fitting_sizes(
 ) -> list[FittingSize]:
     """What fits on each device that was given more than it holds, found by trying.
 
-    A failure that is not `believed` may have the whole split tried again; if it fits then, the
-    result is empty. Raises NothingFits if no split fits, or another error if the failure only
+    If the failure is not `believed`, the whole split may be tried again. If the split fits then,
+    the result is empty. Raises NothingFits if no split fits, or another error if the failure only
     looked like a lack of memory.
     """
     worker_group = joint_workers.gather(split)
-    request = joint_workers.run_request(split).without_idle
-    search = JointMemorySearch(worker_group, request, joint_workers.watch)
-    fits = search.suggest(error, believed=believed)
-    if fits == request.split:
+    run_request = joint_workers.run_request(split).without_idle
+    search = JointMemorySearch(worker_group, run_request, joint_workers.watch)
+    fitting_split = search.suggest(error, believed=believed)
+    if fitting_split == run_request.split:
         return []
-    if fits is None and error.fault is not None:
+    if fitting_split is None and error.fault is not None:
         raise error.fault  # not a lack of memory: even one sample per device failed
-    if fits is None:
+    if fitting_split is None:
         raise NothingFits(
             error.message,
             remedy="not even one sample per device fits: use a smaller model",
         )
     fitting = []
-    # `split` has all devices, `fits` and `request.split` only those with samples.
+    # `split` has all devices, the other two splits only those with samples.
     for place, device in enumerate(split.used):
-        size = fits.micro_batches[place]
-        if size < request.split.micro_batches[place]:
+        size = fitting_split.micro_batches[place]
+        if size < run_request.split.micro_batches[place]:
             fitting.append(FittingSize(device, size))
     return fitting
 
 
 def machine_not_steady(measured_split: MeasuredSplit) -> Warning_:
     """The warning that a split's measurements differ by more than another split would gain."""
-    rates = [measured.throughput.median for measured in measured_split.current]
+    rates = []
+    for measured in measured_split.counted_measurements:
+        rates.append(measured.throughput.median)
     return warning(
         "not-steady/machine",
         split=measured_split.planned.split,
@@ -398,7 +416,7 @@ def even_is_faster(
 ) -> Warning_:
     """The warning that the even split was faster than the split that was proven beside it.
 
-    `even_is_as_asked`: the even split meets the user's options, see `DeviceEstimates.is_as_asked`.
+    `even_is_as_asked`: the even split meets the user's options, such as `--global-batch`.
     """
     row = "even-is-faster"
     if not even_is_as_asked:

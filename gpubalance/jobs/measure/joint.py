@@ -20,7 +20,6 @@ from gpubalance.jobs.events import (
     WindowDone,
 )
 from gpubalance.jobs.measure.figures import (
-    Throttled,
     began_s,
     measurement,
     median_step_s,
@@ -53,7 +52,9 @@ _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 class JointRun:
     """Measures the split of a run, and the even split beside it if `--baseline even` asks for it.
 
-    `state.result()` gives the result so far, at any time.
+    `state` has up to three workloads: `own`, the run's own split; `even`, the even split; and
+    `held`, the own split on batches that stay on the devices, if the batches of `own` come from the
+    user's input pipeline. `state.result()` gives the result so far, at any time.
     """
 
     def __init__(
@@ -100,18 +101,19 @@ class JointRun:
 
     def _measure_or_give_up_even(self) -> None:
         state = self.state
-        gave_up_even = False
         try:
             self._measure_workloads()
         except OutOfMemory as error:
-            even_failed = self.measurer.current == (state.even,)
-            if not (even_failed and state.measures_even_too):
+            failed = self.measurer.current  # what was measured when the error came
+            # The even split may be the run's own split: without that there is nothing to measure.
+            if failed != (state.even,) or not state.measures_even_too:
                 raise
             self._give_up_even(error)
-            gave_up_even = True
-        if gave_up_even:
-            # Measures what is left without the even split. No window is measured again.
-            self._measure_workloads()
+        else:
+            return
+        # Measures the windows that are missing, without the even split. This is outside of the
+        # `except` block, so that an error here does not seem to come from the first one.
+        self._measure_workloads()
 
     def _measure_workloads(self) -> None:
         beside = ""
@@ -121,7 +123,8 @@ class JointRun:
         def describe(window: str, _: str) -> str:
             return f"measuring {self.request.split}, {window}{beside}"
 
-        # All workloads need the same devices, so each is a set of its own.
+        # All workloads need the same devices, so no two are measured at the same time: each is
+        # alone in its `MeasuredTogether`.
         interleaved: list[MeasuredTogether] = []
         for workload in self.state.workloads():
             interleaved.append((workload,))
@@ -216,35 +219,41 @@ def measure_interleaved(
 ) -> None:
     """Measures window 1 of each set of workloads, then window 2 of each: drift affects all alike.
 
+    A set has the workloads that are measured at the same time, usually one.
+
     1. Each set gets the windows that `measuring` asks for. Windows that the measurer already has
        count.
     2. While not all step times are known within ± 1 %, each set gets one more window, up to
        `max_windows`. It gets none if even `max_windows` would probably leave a step time less exact
-       than ± 6 %.
-    3. If a GPU was throttled, each set gets one more window, once.
+       than ± 6 %. Windows of `duration_s` seconds follow the same rule.
+    3. Then each set gets one more window, once, if a GPU was throttled while it trained a workload
+       that is no baseline.
 
-    `describe("window 2 of 3", "GPU:0 alone")` returns the text to report. `after_first` is called
-    with each set after its first window, and raises if nothing more should be measured.
+    `describe("window 2 of 3", "GPU:0 alone")` returns the text to report; a window beyond those
+    asked for is "window 4, beyond the planned 3". `after_first` is called with each set after its
+    first window, and raises if nothing more should be measured.
     """
     # An earlier call that ended with an error may have measured more windows than asked for.
     planned = max(measuring.windows, *map(measurer.window_count, interleaved))
     repeated_for_throttling = False
     while True:
-        number = 1 + min(map(measurer.window_count, interleaved))
-        if number > planned:
-            so_far = number - 1
+        windows_so_far = min(map(measurer.window_count, interleaved))
+        if windows_so_far >= planned:
             half_width = _widest_half_width(measurer, interleaved)
-            why = _why_more(half_width, so_far, measuring.max_windows)
             # Whoever asks for windows of `duration_s` seconds has not asked for a precision.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
-                measurer.watch(Doing(f"{_KNOWN} after {so_far} measurement windows"))
-            throttled = _throttled(measurer, interleaved)
-            if why is None and throttled and not repeated_for_throttling:
-                repeated_for_throttling = True
-                why = f"{throttled_text(throttled)}: measuring once more"
-            if why is None:
+                known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
+                measurer.watch(Doing(known_after))
+            reason = _reason_if_imprecise(
+                half_width, windows_so_far, measuring.max_windows
+            )
+            if reason is None and not repeated_for_throttling:
+                reason = _reason_if_throttled(measurer, interleaved)
+                repeated_for_throttling = reason is not None
+            if reason is None:
                 return
-            measurer.watch(Doing(why))
+            measurer.watch(Doing(reason))
+        number = windows_so_far + 1
         _measure_each(
             measurer, interleaved, measuring, number, planned, describe, after_first
         )
@@ -259,7 +268,10 @@ def _measure_each(
     describe: Callable[[str, str], str],
     after_first: Callable[[MeasuredTogether], None],
 ) -> None:
-    """Measures window `number`, from 1, of each set that does not have this window yet."""
+    """Measures window `number`, from 1, of each set that does not have this window yet.
+
+    `planned` is the number of windows that were asked for.
+    """
     began_at_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
     # The order is reversed each time: as a card gets hotter, the last set is slower.
@@ -287,7 +299,7 @@ def _expected_s(
     rule: StoppingRule,
     planned: int,
 ) -> float:
-    """The seconds of all windows that are left, by the step times of the sets' warm-ups."""
+    """The seconds of all planned windows that are left, by the step times of the warm-ups."""
     left_s = 0.0
     for workloads in interleaved:
         step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
@@ -299,10 +311,7 @@ def _expected_s(
 def _widest_half_width(
     measurer: Measurer, interleaved: Sequence[MeasuredTogether]
 ) -> float:
-    """The widest half-width of all workloads' step times, 0.01 for ± 1 %.
-
-    Infinite if a step time's is unknown.
-    """
+    """The widest half-width of all workloads' step times: 0.01 for ± 1 %, infinite if unknown."""
     widest = 0.0
     for workloads in interleaved:
         for workload in workloads:
@@ -310,8 +319,10 @@ def _widest_half_width(
     return widest
 
 
-def _why_more(half_width: float, windows: int, max_windows: int) -> str | None:
-    """The text why one more window is worth its time, None if it is not."""
+def _reason_if_imprecise(
+    half_width: float, windows: int, max_windows: int
+) -> str | None:
+    """Why one more window is measured, if it may make step times precise; else None."""
     if half_width <= PRECISE_ENOUGH:
         return None
     if not _can_become_precise(half_width, windows, max_windows):
@@ -320,7 +331,7 @@ def _why_more(half_width: float, windows: int, max_windows: int) -> str | None:
 
 
 def _can_become_precise(half_width: float, windows: int, max_windows: int) -> bool:
-    """Whether `max_windows` may come near ± 1 %, if `windows` of them leave that half-width.
+    """Whether `max_windows` may come near ± 1 %, if the half-width is this after `windows`.
 
     The half-width shrinks with the root of the number of windows: ± 10 % after 3 would be
     10 · √(3/5) = ± 7.7 % after 5. That is above 6 %, so no more time is spent.
@@ -332,12 +343,28 @@ def _can_become_precise(half_width: float, windows: int, max_windows: int) -> bo
     return half_width * math.sqrt(windows / max_windows) <= HOPELESS
 
 
+def _reason_if_throttled(
+    measurer: Measurer, interleaved: Sequence[MeasuredTogether]
+) -> str | None:
+    """Why one more window is measured, if a GPU was throttled; else None. Baselines don't count."""
+    throttled: list[tuple[Device, tuple[str, ...]]] = []
+    for workloads in interleaved:
+        for workload in workloads:
+            if not workload.is_baseline:
+                throttled += throttled_gpus(
+                    workload.devices, measurer.windows[workload]
+                )
+    if not throttled:
+        return None
+    return f"{throttled_text(throttled)}: measuring once more"
+
+
 def _event(
     measurer: Measurer, workloads: MeasuredTogether, number: int, planned: int
 ) -> Event:
     """The event for the latest window of each of these workloads."""
     workload = workloads[0]
-    # A cut model: rate and step time are those of all its windows so far.
+    # A model cut over devices: rate and step time are those of all its windows so far.
     if workload.cut is not None:
         windows = measurer.windows[workload]
         rate = throughput_of(workload.split.global_batch, step_times_s(windows))
@@ -368,20 +395,6 @@ def _own_window(measurer: Measurer, workload: Workload) -> OwnWindow:
         memory_peak_bytes=peaks(last)[0],
         telemetry=measurer.sensors(workload).telemetry(origin_s)[0],
     )
-
-
-def _throttled(
-    measurer: Measurer, interleaved: Sequence[MeasuredTogether]
-) -> Throttled:
-    """Each GPU that was throttled, with NVML's reasons, except while it trained a baseline."""
-    throttled: list[tuple[Device, tuple[str, ...]]] = []
-    for workloads in interleaved:
-        for workload in workloads:
-            if not workload.is_baseline:
-                throttled += throttled_gpus(
-                    workload.devices, measurer.windows[workload]
-                )
-    return throttled
 
 
 def label_of(workloads: MeasuredTogether) -> str:

@@ -181,7 +181,8 @@ class DeviceEstimates:
 
     def has(self, split: BatchSplit) -> bool:
         """Whether that split was measured at its devices' present speed."""
-        return split in self._measured and bool(self._measured[split].current)
+        measured = self._measured.get(split)
+        return measured is not None and bool(measured.counted_measurements)
 
     def best(self, *, proven: bool = False) -> MeasuredSplit | None:
         """The fastest of the measured splits, or of the `proven` ones, or None.
@@ -226,7 +227,7 @@ class DeviceEstimates:
         fitting = []
         for measured in self._measured.values():
             counts = measured.run or (not proven and self.fits(measured.planned.split))
-            if measured.current and counts:
+            if measured.counted_measurements and counts:
                 fitting.append(measured)
         return fitting
 
@@ -270,7 +271,7 @@ class DeviceEstimates:
         is_late = self.stamps_are_late or self._is_late(split, measured)
         if not self._steady or not self.has(split) or is_late:
             return ratios
-        for earlier in self._measured[split].current:
+        for earlier in self._measured[split].counted_measurements:
             unsure = earlier.step_time_s.relative_half_width
             unsure += measured.step_time_s.relative_half_width
             for then, now in zip(earlier.replicas, measured.replicas, strict=True):
@@ -296,7 +297,7 @@ class DeviceEstimates:
         self._syncs_s.clear()
         self._sync_points.clear()
         for measured_split in self._measured.values():
-            for measured in measured_split.current:
+            for measured in measured_split.counted_measurements:
                 self._learn_factors(measured_split.planned.split, measured)
 
     def _learn_factors(

@@ -24,7 +24,7 @@ _MOST = 3
 class MeasuredSplit:
     """A split as planned, and its measurements; a `Run` among them is a proof.
 
-    Those before the number `since` are of another speed of its devices, and do not count.
+    Measurements before the number `since` are of another speed of its devices: they don't count.
     """
 
     planned: Allocation
@@ -33,14 +33,14 @@ class MeasuredSplit:
     since: int = 0
 
     @property
-    def current(self) -> tuple[Measurement, ...]:
-        """Its measurements at the devices' present speed."""
+    def counted_measurements(self) -> tuple[Measurement, ...]:
+        """The measurements that count, from the number `since` on."""
         return self.measurements[self.since :]
 
     @property
     def run(self) -> Run | None:
         """Its latest proof, or None."""
-        for measured in reversed(self.current):
+        for measured in reversed(self.counted_measurements):
             if isinstance(measured, Run):
                 return measured
         return None
@@ -63,7 +63,7 @@ class MeasuredSplit:
     @property
     def may_be_measured_again(self) -> bool:
         """Whether another measurement may still help."""
-        return len(self.current) < _MOST
+        return len(self.counted_measurements) < _MOST
 
     def could_reach(self, value: float) -> bool:
         """Whether another measurement may show that it has this value."""
@@ -73,7 +73,7 @@ class MeasuredSplit:
     @property
     def _step_times_s(self) -> list[float]:
         times_s = []
-        for measured in self.current:
+        for measured in self.counted_measurements:
             usual_part = 1 - measured.slow_s / measured.step_time_s.median
             times_s += [usual_part * step_s for step_s in measured.step_time_s.samples]
         return times_s
@@ -81,7 +81,7 @@ class MeasuredSplit:
     @property
     def as_measured(self) -> Allocation:
         """The split with the times of its proof, else of its latest measurement."""
-        measured = self.run or self.current[-1]
+        measured = self.run or self.counted_measurements[-1]
         compute_s = [0.0] * len(self.planned.split.batches)
         for replica in measured.replicas:
             compute_s[replica.device] = replica.compute_s
