@@ -5,6 +5,7 @@ each rank to the table: `torchrun --nproc-per-node 2 torch_joint.py times.csv --
 """
 
 import csv
+import itertools
 import os
 import statistics
 import time
@@ -18,8 +19,10 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_
 from torch.utils.data import Subset
 
 _HEAD = "device,batch,seconds,joint"
-_STEPS = 55
-_WARM_UP = 5  # of these steps
+_WARM_UP = 5  # steps
+# The mean of so many steps is one time: a training does one over the mean of them a second.
+_TIMED = 10
+_STEPS = _WARM_UP + 5 * _TIMED
 
 
 def now() -> Any:
@@ -40,8 +43,8 @@ def seconds(begin: Any, end: Any) -> float:
 class WatchedSteps:
     """The points of each step, and what they say: this rank's own work, and the whole step.
 
-    Neither has the time in which this rank loads its data and copies it to the device. Waiting for
-    another rank that loads longer, and work between backward pass and optimizer, count as sync.
+    A step lasts from the end of the step before to its own end, as in training. Loading a batch,
+    waiting for another rank, and work between backward pass and optimizer count as sync.
     """
 
     def __init__(self) -> None:
@@ -74,11 +77,11 @@ class WatchedSteps:
     @property
     def medians_s(self) -> tuple[float, float]:
         own_s = []
-        joint_s = []
         for step in self.steps[_WARM_UP:]:
             compute_s = seconds(step["began"], step["computed"])
             own_s.append(compute_s + seconds(step["summed"], step["ended"]))
-            joint_s.append(seconds(step["began"], step["ended"]))
+        ends = [step["ended"] for step in self.steps[_WARM_UP - 1 :: _TIMED]]
+        joint_s = [seconds(*pair) / _TIMED for pair in itertools.pairwise(ends)]
         return statistics.median(own_s), statistics.median(joint_s)
 
 
