@@ -82,13 +82,11 @@ def explore(attempts: Attempts) -> Explored:
 def _factor(attempts: Attempts, size: int) -> int:
     """How many times as large the next size is: 4 once memory predicts a limit.
 
-    A split's curve needs every second octave only, so its second size is 4 times the first too: 8,
-    32, 64, 256. The factor is 2 where steps are long and 4 is too much for the curve: the next size
-    may show a plateau, and to look for the limit would take minutes.
+    But 2 where steps are long and 4 is too much for the curve: the next size may show a plateau,
+    and to look for the limit would take minutes.
     """
     if _predicted(attempts) is None:
-        is_second = len(attempts.points) == 1
-        return 4 if is_second and attempts.probe_worker.request.for_split else 2
+        return 2
     is_long = 2 * attempts.points[size].step_time_s.median > _LONG_S
     may_show = is_long and _ends_on_plateau(attempts)
     return 2 if may_show and _is_enough(attempts, 4 * size) else 4
