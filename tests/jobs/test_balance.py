@@ -108,7 +108,7 @@ def test_packs_are_chosen_before_another_split(monkeypatch: pytest.MonkeyPatch) 
     steps = ["has_much_sync", "_choose_packs", "next_split", "finish", "result_of"]
     for name in steps:
         monkeypatch.setattr(f"{balance.__module__}.{name}", partial(step, name))
-    best = SimpleNamespace(run=1, current=[1], planned=SimpleNamespace(split=()))
+    best = SimpleNamespace(run=1, counted_measurements=[1], planned=SimpleNamespace(split=()))
     estimates = SimpleNamespace(best=lambda: best)
     facts = {"no_rounds_left": False, "rounds_out_of_memory": 1, "time_sums": None}
     find_and_prove(cast("Any", SimpleNamespace(**facts, estimates=estimates)))
