@@ -6,11 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices.profile import (
-    load_profile,
-    shipped_profiles,
-    simulated_devices,
-)
+from gpubalance.devices.profile import load_profile, shipped_profiles, simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from tests.support.cases import cases
 from tests.support.known import known

@@ -84,8 +84,7 @@ class Steps:
         batch = inputs, as_outputs(self.model, list(labels))
         dispatched = self.feed.deal(data.as_tensors(batch))
         result = self.functions.train(dispatched, stamped=stamped)
-        stamps = result.stamps.numpy() if stamped else None
-        return float(result.logs["loss"]), stamps
+        return float(result.logs["loss"]), result.stamps.numpy() if stamped else None
 
     def traces(self, *, micro: bool) -> list[Any]:
         """The traced steps, those in micro-batches or the others."""

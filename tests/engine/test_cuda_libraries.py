@@ -34,7 +34,6 @@ def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) ->
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
         variables = {"LD_LIBRARY_PATH": path} if path else {}
         library = gpus.load_library("libcudnn.so.9", tmp_path, variables)
-        assert not isinstance(library, str)
         assert gpus.cudnn_version(library) == version
 
 
@@ -45,7 +44,6 @@ def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a download")
     problem = gpus.load_library("libnccl.so.2", tmp_path, {})
-    assert isinstance(problem, str)
     assert "too short" in problem or "invalid ELF" in problem
 
 

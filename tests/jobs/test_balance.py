@@ -19,14 +19,7 @@ from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.requests import BalanceRequest
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import (
-    QUICK,
-    SMALL,
-    devices_of,
-    of_config,
-    probe_of,
-    with_memory,
-)
+from tests.jobs.probes import QUICK, SMALL, devices_of, of_config, probe_of, with_memory
 from tests.render.golden import told
 from tests.support.altered import altered
 from tests.support.cases import cases
@@ -108,7 +101,9 @@ def test_packs_are_chosen_before_another_split(monkeypatch: pytest.MonkeyPatch) 
     steps = ["has_much_sync", "_choose_packs", "next_split", "finish", "result_of"]
     for name in steps:
         monkeypatch.setattr(f"{balance.__module__}.{name}", partial(step, name))
-    best = SimpleNamespace(run=1, counted_measurements=[1], planned=SimpleNamespace(split=()))
+    best = SimpleNamespace(
+        run=1, counted_measurements=[1], planned=SimpleNamespace(split=())
+    )
     estimates = SimpleNamespace(best=lambda: best)
     facts = {"no_rounds_left": False, "rounds_out_of_memory": 1, "time_sums": None}
     find_and_prove(cast("Any", SimpleNamespace(**facts, estimates=estimates)))

@@ -30,12 +30,7 @@ from gpubalance.numbers.stats import (
     spread_of_sum,
     t95,
 )
-from gpubalance.numbers.steady import (
-    _shifts,
-    has_trend,
-    is_steady,
-    unquiet,
-)
+from gpubalance.numbers.steady import _shifts, has_trend, is_steady, unquiet
 from tests.support.cases import cases
 from tests.support.known import known
 

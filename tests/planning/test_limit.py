@@ -164,12 +164,7 @@ def test_any_answers_whatever_end_within_the_bound_at_close_ends(
 
 
 @given(
-    randoms,
-    limits,
-    multiples,
-    shapes,
-    st.integers(1, 1 << 32),
-    st.integers(1, 1 << 20),
+    randoms, limits, multiples, shapes, st.integers(1, 1 << 32), st.integers(1, 1 << 20)
 )
 def test_a_batch_that_is_known_to_fail_is_an_end_and_not_tried_again(
     random: Random, limit: int, multiple: int, shape: str, slope: int, above: int

@@ -14,13 +14,7 @@ from gpubalance.planning.allocate import allocate
 from gpubalance.planning.model import Line
 from gpubalance.planning.problem import Load, Problem
 from gpubalance.planning.sync import SyncCurve, Syncs
-from tests.planning.splits import (
-    assert_best,
-    by_set,
-    problems,
-    subsets,
-    with_required,
-)
+from tests.planning.splits import assert_best, by_set, problems, subsets, with_required
 from tests.support.cases import cases
 
 

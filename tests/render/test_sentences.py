@@ -53,12 +53,7 @@ def run() -> Run:
     return drawn_run(devices, joint, (80, 48), seed=0)
 
 
-@cases(
-    "part, text",
-    (0.0531, "5.3 %"),
-    (0.0994, "9.9 %"),
-    (0.0996, "10 %"),
-)
+@cases("part, text", (0.0531, "5.3 %"), (0.0994, "9.9 %"), (0.0996, "10 %"))
 def test_a_gain_has_a_decimal_below_ten_per_cent(part: float, text: str) -> None:
     assert gain_percent(part) == text
 

@@ -53,10 +53,7 @@ def test_ticks_are_as_high_as_their_values(
 
 
 @cases(
-    "width, end, front",
-    (6, "abcdef", "abcdef"),
-    (5, "abcd…", "…cdef"),
-    (2, "a…", "…f"),
+    "width, end, front", (6, "abcdef", "abcdef"), (5, "abcd…", "…cdef"), (2, "a…", "…f")
 )
 def test_texts_are_cut_to_a_width(width: int, end: str, front: str) -> None:
     assert shorten("abcdef", width) == end

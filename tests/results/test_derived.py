@@ -12,19 +12,9 @@ import pytest
 from gpubalance.errors import BadInput
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.common import Model, Optimizer, shapes_text
-from gpubalance.results.layers import (
-    Span,
-    StepTask,
-    StepTimeline,
-    StepUpdate,
-)
+from gpubalance.results.layers import Span, StepTask, StepTimeline, StepUpdate
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import (
-    CurvePoint,
-    SoloRate,
-    StepTimeModel,
-    peaks_by_batch,
-)
+from gpubalance.results.probe import CurvePoint, SoloRate, StepTimeModel, peaks_by_batch
 from gpubalance.results.records import is_estimate, read_record, read_result, result_of
 from gpubalance.results.run import Run, SoloBest, alone_in_use
 from gpubalance.results.subject import warnings_of

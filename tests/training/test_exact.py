@@ -8,13 +8,7 @@ from typing import Any
 import pytest
 
 from tests.support.cases import cases
-from tests.training.cases import (
-    CASES,
-    SAMPLES,
-    Case,
-    in_turn,
-    simulated,
-)
+from tests.training.cases import CASES, SAMPLES, Case, in_turn, simulated
 from tests.training.models import adamw
 from tests.training.own_code import counting
 from tests.training.samples import numbers

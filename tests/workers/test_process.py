@@ -78,14 +78,12 @@ def test_a_worker_that_cannot_be_started_is_one_error() -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (free[3], hard))
     try:
-        many = "its process can't be run: Too many open files"
-        with refused(many, EnvironmentFault):
+        with refused("its process can't be run: Too many open files", EnvironmentFault):
             process()
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     # This is Python's own fault: github.com/python/cpython/issues/87474.
-    left = 2 * (sys.version_info < (3, 11, 4))
-    assert psutil.Process().num_fds() == before + left
+    assert psutil.Process().num_fds() == before + 2 * (sys.version_info < (3, 11, 4))
 
 
 @pytest.mark.usefixtures("own_processes")
