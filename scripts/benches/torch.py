@@ -26,10 +26,12 @@ from scripts.benches.quotas import NoQuotasError, group_with, joining
 from tests.cli.program import PROGRAM, ROOT
 
 _PARTS = {"fast": 0.8, "slow": 0.4}  # of a core, by device
-_GLOBAL_BATCH = 192
-_CURVE = ("--multiple", "16", "--max-batch", "192")
+# Its steps take many of a quota's periods: a rank that waits begins with a full quota, which makes
+# its own work up to a period shorter. Four steps are an epoch.
+_GLOBAL_BATCH = 1024
+_CURVE = ("--multiple", "64", "--max-batch", "1024")
 _TURNS = 5
-_EPOCHS = 3  # the first one warms up
+_EPOCHS = 4  # the first one warms up
 _VARIABLES = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
 
 _RANK = """
