@@ -90,7 +90,11 @@ def _measured_terms(run: Run) -> list[str]:
 
 
 def _how_rare(run: Run) -> str:
-    """` (2 of 27 steps timed one by one took over 1.5 × the median)`; empty if that is unknown."""
+    """` (2 of 27 steps timed one by one took over 1.5 × the median)`; empty if that is unknown.
+
+    Stamped steps are timed one by one, the steps between them in groups. So slow steps may all be
+    in the groups.
+    """
     steps = run.slow_steps
     if steps is None:
         return ""
