@@ -272,7 +272,8 @@ def seconds_of_one_more(replicas: Replicas, replica_indices: tuple[int, ...]) ->
 
     It is (the time of a function with 17 sums - that with 1 sum) / 16. The time of the function
     with 1 sum is several times the latency. Most of it is the function's start, which a step pays
-    once for all its sums. In a cluster all processes must call this together.
+    once for all its sums. In a cluster all processes must call this together; there the sums run
+    one by one, without a function.
 
     `_link_of` in engine/step/functions.py calls this.
     """

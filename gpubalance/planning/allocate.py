@@ -162,8 +162,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    # `step_time_s` charges the sync of the used devices; the solver may have charged that of a
-    # larger set. So only the difference of two such step times is added to the solver's.
+    # The sync that the solver charged stays, which may be a larger set's. `problem.step_time_s`
+    # charges that of the used devices: only by how much it gets longer is added.
     old_step_s = problem.step_time_s(allocation.compute_s)
     added_s = problem.step_time_s(computes_s) - old_step_s
     return replace(

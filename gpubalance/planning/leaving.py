@@ -63,7 +63,7 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     ]
     if sync.sums_can_show_more(best):
         subsets = [subset for subset in subsets if sync.sums_can_show_more(subset)]
-    elif sync.sum_may_be_faster(best):
+    elif sync.sum_may_be_faster(best):  # its sum was timed: sums show no more of it
         return best
 
     def promising_sets_and_value(subset: Devices) -> tuple[int, float]:

@@ -7,7 +7,8 @@ stdout:
     parent                              agent
                                         Hello
     Start                          →
-    requests to a worker           →    Printed by a script, or a worker's replies
+    requests to a worker, or
+    signals to a script            →    Printed by a script, or a worker's replies
                                         Ended
 """
 

@@ -242,7 +242,8 @@ def measure_interleaved(
         windows_so_far = min(map(measurer.window_count, interleaved))
         if windows_so_far >= planned:
             half_width = _widest_half_width(measurer, interleaved)
-            # Whoever asks for windows of `duration_s` seconds has not asked for a precision.
+            # Whoever asks for windows of `duration_s` seconds has not asked for a precision: it is not
+            # reported.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
                 measurer.watch(Doing(known_after))
@@ -378,7 +379,7 @@ def _event(
         if len(workloads) == 1:
             return IndependentWindowDone(number, planned, "alone", parts)
         return IndependentWindowDone(number, planned, "at once", parts)
-    # A run's split, or the even split beside it.
+    # A run's split, on held batches too, or the even split beside it.
     last = measurer.windows[workload][-1:]
     measured = measurement(workload.split, last, measurer.sensors(workload))
     return WindowDone(number, planned, workload.name, workload.devices, measured)
