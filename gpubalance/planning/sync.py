@@ -162,7 +162,7 @@ class Syncs:
         if superset not in self.sums_s:
             return True
         is_timed = frozenset(used) in self.sums_s
-        # If the sum over a timed subset takes as long as the superset's, so does this set's: no gain.
+        # If a timed subset's sum takes as long as the superset's, so does this set's: no gain.
         return not is_timed and self.sum_may_be_faster(used)
 
     def sum_may_be_faster(self, used: Set[int]) -> bool:

@@ -41,8 +41,8 @@ from gpubalance.results.run import (
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import ON_HELD_BATCHES, OWN_SPLIT, window_place
 
-# A wait or an excess below this fraction of the step is not shown, nor a loss below this fraction of
-# the solo sum.
+# A wait or an excess below this fraction of the step is not shown, nor a loss below this fraction
+# of the solo sum.
 _MIN_FRACTION = 1e-3
 REST = "the rest"
 _MAX_CAUSES = 4  # rows of `gap_table`, besides the rest
@@ -52,8 +52,8 @@ def step_text(step: Run | Predicted, devices: Sequence[Replica | Share]) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
     Terms may be missing: an update of 0 s; the sync and imbalance of a single device; waits for
-    input, unless batches come from the host; rare slow steps, if there were none; and the slowest device's wait, if that is at most
-    0.1 % of the step. The slowest device waits in those steps in which, by noise, another device is
+    input, unless batches come from the host; rare slow steps, if there were none; and the slowest
+    device's wait, if that is at most 0.1 % of the step. The slowest device waits in those steps in which, by noise, another device is
     slower. Compute and update are measured in the stamped steps: if these took longer than the
     other steps, the excess is subtracted.
     """

@@ -47,8 +47,9 @@ class BalanceRounds:
     """The state of a balance: its rounds and proofs so far, and what they taught of the devices.
 
     `find_and_prove` in balance.py calls `try_split` for each round. `prove` in proof.py counts the
-    proofs, and notes one that ran out of memory as a round. The worker group of `joint_workers` is regrouped for each split; `balance` ends the
-    group. `request` keeps the user's own pack size, even after the balance chose another.
+    proofs, and notes one that ran out of memory as a round. The worker group of `joint_workers` is
+    regrouped for each split; `balance` ends the group. `request` keeps the user's own pack size,
+    even after the balance chose another.
     """
 
     def __init__(self, joint_workers: JointWorkers, probe: Probe) -> None:

@@ -242,8 +242,8 @@ def measure_interleaved(
         windows_so_far = min(map(measurer.window_count, interleaved))
         if windows_so_far >= planned:
             half_width = _widest_half_width(measurer, interleaved)
-            # Whoever asks for windows of `duration_s` seconds has not asked for a precision: it is not
-            # reported.
+            # Whoever asks for windows of `duration_s` seconds has not asked for a precision, and
+            # hears nothing of it.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
                 measurer.watch(Doing(known_after))
