@@ -53,9 +53,9 @@ def step_text(step: Run | Predicted, devices: Sequence[Replica | Share]) -> str:
 
     Terms may be missing: an update of 0 s; the sync and imbalance of a single device; waits for
     input, unless batches come from the host; rare slow steps, if there were none; and the slowest
-    device's wait, if that is at most 0.1 % of the step. The slowest device waits in those steps in which, by noise, another device is
-    slower. Compute and update are measured in the stamped steps: if these took longer than the
-    other steps, the excess is subtracted.
+    device's wait, if that is at most 0.1 % of the step. The slowest device waits in those steps in
+    which, by noise, another device is slower. Compute and update are measured in the stamped steps:
+    if these took longer than the other steps, the excess is subtracted.
     """
     step_s = step.step_time_s.median if isinstance(step, Run) else step.step_time_s
     are_several = sum(device.batch > 0 for device in devices) > 1
