@@ -260,7 +260,7 @@ def seconds_of_sum(
     and at least three times. The fastest one counts: on a busy machine many sums are slower. In a
     cluster all processes must call this together; the slowest process's time counts.
 
-    `Session.time_sums` and `functions.pack_bytes_for` call this.
+    `Session.time_sums` calls this, and `_link_of` in engine/step/functions.py.
     """
     return _fastest_s(
         replicas, replica_indices, nbytes=nbytes, sums=1, repeat_for_s=repeat_for_s
@@ -272,7 +272,10 @@ def seconds_of_one_more(replicas: Replicas, replica_indices: tuple[int, ...]) ->
 
     It is (the time of a function with 17 sums - that with 1 sum) / 16. The time of the function
     with 1 sum is several times the latency. Most of it is the function's start, which a step pays
-    once for all its sums. In a cluster all processes must call this together.
+    once for all its sums. In a cluster all processes must call this together; there the sums run
+    one by one, without a function.
+
+    `_link_of` in engine/step/functions.py calls this.
     """
     short_s = _fastest_s(replicas, replica_indices, nbytes=0, sums=1)
     long_s = _fastest_s(replicas, replica_indices, nbytes=0, sums=1 + _MORE_SUMS)
@@ -364,7 +367,7 @@ def _between_processes(
         sum_numbers = [next(_sum_numbers) for _ in range(sums)]
         if replicas.first_own not in replica_indices:
             return []
-        # As if the ones of all replicas had been summed before.
+        # Starts as the total of all replicas' ones, so that the loop's first division gives ones.
         total = tf.fill([count], float(len(replica_indices)))
         with tf.device(name):
             for sum_number in sum_numbers:

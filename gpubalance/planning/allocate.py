@@ -29,10 +29,11 @@ def allocate(problem: Problem) -> Allocation:
 
     Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
     seconds; without samples it does neither. If a larger batch was measured faster, c(b) is the
-    larger batch's time: c never falls as b grows, and the split gives the device the larger batch.
-    Samples come in granules of `problem.multiple`. The split has a global batch of B = Σb samples
-    and a step time of T = D + s(D), with D = max (c(b) + u). Maximise `problem.objective` of B and
-    T, usually the throughput B/T.
+    larger batch's time, so that c never falls as b grows. The split then gives the device the
+    larger batch if the other devices can have fewer samples; if not, see `as_measured`. Samples
+    come in granules of `problem.multiple`. The split has a global batch of B = Σb samples and a
+    step time of T = D + s(D), with D = max (c(b) + u). Maximise `problem.objective` of B and T,
+    usually the throughput B/T.
 
     The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
     falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets
@@ -120,9 +121,11 @@ def _best_within_set(problem: Problem, devices: frozenset[int]) -> Allocation | 
         return allocation
     # The split was charged too little: `used` lies in a smaller set with more sync. Example: {0, 1}
     # was measured with more sync than {0, 1, 2}, and the search over {0, 1, 2} used only 0 and 1.
-    # Splits inside {0, 1} are for the search over {0, 1}. Every other split uses a device outside
-    # that slow set, here 2. So search again with each such device required, one after the other.
-    # The recursion ends, because each call requires one device more.
+    # 1. Splits inside this slow set are left to `_best_over_all_sets`, which also searches {0, 1}.
+    # 2. Every other split uses a device outside the slow set, here 2. So search {0, 1, 2} again for
+    #    each such device, with the device required, and take the best result.
+    # 3. Such a search may meet another slow set. It then requires one device more in the same way.
+    #    This ends at the latest when all devices are required.
     slow_set = problem.sync.smallest_measured_superset(used)
     best = None
     for device in sorted(devices - slow_set):
@@ -148,7 +151,9 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
     """The same split with the measured time of each device's own batch.
 
     The solver uses a curve that never falls: a batch that was measured slower than a larger one
-    counts with the larger one's time. Here it counts with its own.
+    counts with the larger one's time. The solver avoids such a batch, unless the other devices
+    can't have fewer samples. Here it counts with its own time. `best_split` in jobs/plan/problem.py
+    calls this, and then `smallest_on_plateau`.
     """
     split = allocation.split
     computes_s = list(allocation.compute_s)
@@ -157,8 +162,8 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
         own_s = load.compute_s(split.batches[device], split.micro_batches[device])
         if own_s > computes_s[device] * (1 + _ROUNDING):
             computes_s[device] = own_s
-    # `step_time_s` charges the sync of the used devices; the solver may have charged that of a
-    # larger set. So only the difference of two such step times is added to the solver's.
+    # The sync that the solver charged stays, which may be a larger set's. `problem.step_time_s`
+    # charges that of the used devices: only by how much it gets longer is added.
     old_step_s = problem.step_time_s(allocation.compute_s)
     added_s = problem.step_time_s(computes_s) - old_step_s
     return replace(
@@ -226,7 +231,8 @@ def added_fraction(problem: Problem, device: int) -> float | None:
     """The fraction by which a device raises the value: below 0 if it is not worth adding.
 
     The best split with at least one granule on the device is compared with the best split without
-    the device. None if either does not exist.
+    the device. None if either does not exist. jobs/plan/record.py calls this for each device that a
+    plan leaves out.
     """
     others = set(range(len(problem.loads))) - {device}
     with_it = allocate_or_none(with_required(problem, {device}))

@@ -91,7 +91,8 @@ class Rebalancer:
         self._cost_s: Callable[[], float] = _nothing
         # Whether devices may take several micro-batches: once a training has begun with several
         self._may_accumulate = False
-        # The latest 129 `_variations` of former splits' steps: they count in `_uncertainty`
+        # For each of the latest 129 steps in former splits, its `_variations`: each device's share
+        # of compute over its median share, 1 if they are equal. `_uncertainty` uses them.
         self._former_variations: deque[tuple[float, ...]] = deque(maxlen=_WINDOWS[-2])
         self.begin()
 
@@ -190,7 +191,9 @@ class Rebalancer:
         if self._first_split is None:
             self._first_split = split
             self._may_accumulate |= split.accumulates
-            # Without accumulation no micro-batch is ever added, so no caution is needed.
+            # While cautious, `FixedCosts` takes a device's further micro-batch of unknown cost to
+            # last as long as the others, so that no split is tried that may be slower. Without
+            # accumulation no micro-batch is ever added, so no caution is needed.
             self._costs.is_cautious = self._may_accumulate
         self._last_split = split
         self._awaits_new_split = False
@@ -284,11 +287,14 @@ class Rebalancer:
     def _min_step_s(self, now: StepTimes) -> float:
         """A lower bound of the step time, as if samples could be divided.
 
-        Then all devices end at one time T. By T a device has done rate·(T - min_s - update_s)
-        samples, and all devices the global batch B: so T = (B + Σ rate·(min_s + update_s)) / Σ
-        rate. A full micro-batch of `size` samples takes full_s.
+        A device computes a full micro-batch of `size` samples in full_s seconds. In general it
+        computes n samples in min_s + n / rate seconds, and then takes update_s.
         - With accumulation all micro-batches are taken to be full: min_s = 0, rate = size / full_s.
         - Without, min_s is the fixed cost of the only micro-batch: rate = size / (full_s - min_s).
+
+        If samples can be divided, all devices can end at one time T. By T a device has done
+        rate·(T - min_s - update_s) samples, and all devices together the global batch B. So
+        T = (B + Σ rate·(min_s + update_s)) / Σ rate. The result is T + common_s.
         """
         min_micro_batches = 0 if self._may_accumulate else 1
         # Σ rate·T: what the devices would do by T without min_s and update_s
@@ -366,6 +372,7 @@ class Rebalancer:
         uncertainty = []
         # Only the latest 257: old instability says nothing about a card that is steady now.
         for of_device in zip(*variations[-_WINDOWS[-1] :], strict=True):
+            # The relative standard error of the median variation, and its degrees of freedom
             estimate = spread(of_device)
             if estimate is None:
                 return None
@@ -451,8 +458,8 @@ def _has_other_speed(
 def _variations(steps: Sequence[StepTimes]) -> list[tuple[float, ...]]:
     """[step][device]: how a device's share of compute varies from step to step; 1 is usual.
 
-    A share is a fraction of all devices' compute in the step. Here it is divided by the device's
-    median share.
+    A share is a fraction of all devices' compute in the step, so that what slows all devices alike
+    does not count. Here it is divided by the device's median share.
     """
     shares = [compute_shares(step) for step in steps]
     medians = [median(of_device) for of_device in zip(*shares, strict=True)]

@@ -31,7 +31,7 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     about the returned devices (`Syncs.sums_can_show_more`), the caller times sums of gradients over
     them and calls again. Otherwise, or once many sums were timed, the next round measures the best
     split of these devices. `value_to_beat` is 1.004 × the `Problem.value` of the best split,
-    measured or planned; usually in samples/s.
+    measured or planned: samples/s, or goodput if the request has a noise scale.
 
     A set of devices is promising if its best split would be worth more than `value_to_beat` with
     the least sync that the set may have (`Syncs.minimum`). A sum over a set is assumed to take at
@@ -63,7 +63,7 @@ def next_subset_to_measure(problem: Problem, value_to_beat: float) -> Devices | 
     ]
     if sync.sums_can_show_more(best):
         subsets = [subset for subset in subsets if sync.sums_can_show_more(subset)]
-    elif sync.sum_may_be_faster(best):
+    elif sync.sum_may_be_faster(best):  # its sum was timed: sums show no more of it
         return best
 
     def promising_sets_and_value(subset: Devices) -> tuple[int, float]:
@@ -97,17 +97,18 @@ def _value(problem: Problem, devices: Devices, sync_s: float) -> float:
 
 
 def _best_over(problem: Problem, devices: Devices, sync_s: float) -> Allocation | None:
-    """The best split over these devices or a subset, with a sync of `sync_s` in either case."""
+    """The best split over these devices or a subset; two or more have a sync of `sync_s`."""
     one_sync = Syncs(otherwise_s=sync_s)
     return allocate_or_none(replace(with_only(problem, devices), sync=one_sync))
 
 
 def _candidate_sets(problem: Problem, value_to_beat: float) -> list[Devices]:
-    """The able devices without some of the devices, or hosts, whose removal may pay.
+    """The sets to try: all able devices, less some whose removal may pay.
 
-    An able device can take samples. Its removal may pay if the others' split would be worth more
-    than `value_to_beat` with a sync of 0. The slowest such devices are removed, in every
-    combination that leaves two devices or more. The same is done with whole hosts.
+    An able device can take samples. Its removal may pay if the split of all other able devices
+    would be worth more than `value_to_beat` with a sync of 0. Of the devices whose removal may pay,
+    the slowest are removed, in every combination that leaves two devices or more. The same is done
+    with whole hosts.
     """
     able = frozenset(number for number, load in enumerate(problem.loads) if load.limit)
     hosts: dict[int, set[int]] = defaultdict(set)

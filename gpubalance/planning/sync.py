@@ -44,10 +44,12 @@ class SyncCurve:
     def through(cls, measured: Iterable[tuple[float, float]]) -> SyncCurve:
         """The curve of measured points, one at least.
 
-        (100, 40) and (400, 10) ms give a sync of 20 ms at 130 ms, and 10 ms from 145 ms on: a
-        longer backward pass hides more sync, ⅔ s per second of busy time, until only the last pack
-        is exposed. Between two points the curve is a straight line if sync rises, or falls by more
-        than ⅔ s per second: (100, 40) and (120, 24) ms give 32 ms at 110 ms.
+        A longer backward pass hides more sync: ⅔ s per second of busy time. So from one point sync
+        falls at this rate until it is as short as at the next point, where only the last pack is
+        exposed. Then it stays. From (100, 40) to (400, 10) ms it must fall by 30 ms, which takes 45
+        ms of busy time: sync is 20 ms at 130 ms, and 10 ms from 145 ms on. Between two points the
+        curve is a straight line if sync rises, or falls by more than ⅔ s per second: (100, 40) and
+        (120, 24) ms give 32 ms at 110 ms.
 
         The step time, busy + sync, never falls as busy rises. A point with a longer step time than
         a later point is lowered: (100, 40) and (110, 20) ms become (100, 30) and (110, 20) ms.
@@ -119,8 +121,9 @@ class Syncs:
         the sum is faster by at most 6.42 ms. Devices 0, 1 and 2 have a sync of s.
         - Sync gets shorter by at most as many seconds as the sum. With s = 8 ms, devices 0 and 1
           have a sync of at least 8 - 6.42 = 1.58 ms.
-        - Packs may make s longer than the whole sum. Then sync gets shorter by at most the same
-          fraction as the sum. With s = 20 ms the least is 20 · 3.88/10.3 = 7.53 ms.
+        - A step sums in packs, each with a latency of its own. So s may be longer than S, which is
+          the time of one sum. Then sync gets shorter by at most the same fraction as the sum. With
+          s = 20 ms the least is 20 · 3.88/10.3 = 7.53 ms.
 
             s ≤ 1.03·S    s - (1.03·S - 0.97·S')
             s > 1.03·S    s · 0.97·S' / (1.03·S)
@@ -159,7 +162,7 @@ class Syncs:
         if superset not in self.sums_s:
             return True
         is_timed = frozenset(used) in self.sums_s
-        # If the sum over a timed subset takes as long as that over the superset, so does this one.
+        # If a timed subset's sum takes as long as the superset's, so does this set's: no gain.
         return not is_timed and self.sum_may_be_faster(used)
 
     def sum_may_be_faster(self, used: Set[int]) -> bool:
@@ -250,10 +253,10 @@ def packs_of(
     """The indices of the values in each pack, in the order in which the packs are summed.
 
     A value is (kind, bytes). Only values of one kind share a pack. The caller, engine/step/sums.py,
-    gives a dtype as the kind; a value that must be a pack of its own has its number. The last
-    values come first, because the backward pass begins with the last layers. A pack is closed once
-    it has `pack_bytes`, the first pack of a kind once it has a quarter of that. With a `pack_bytes`
-    of 0 there is one pack for each kind.
+    gives a dtype as the kind. The kind of a value that must be a pack of its own is its place among
+    the values, which no other value has. The last values come first, because the backward pass
+    begins with the last layers. A pack is closed once it has `pack_bytes`, the first pack of a kind
+    once it has a quarter of that. With a `pack_bytes` of 0 there is one pack for each kind.
     """
     packs: list[list[int]] = []
     open_packs: dict[Hashable, list[int]] = {}

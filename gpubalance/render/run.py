@@ -41,7 +41,7 @@ from gpubalance.results.run import (
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import ON_HELD_BATCHES, OWN_SPLIT, window_place
 
-# Smaller terms than this fraction of the step are not shown, nor smaller losses than this fraction
+# A wait or an excess below this fraction of the step is not shown, nor a loss below this fraction
 # of the solo sum.
 _MIN_FRACTION = 1e-3
 REST = "the rest"
@@ -52,10 +52,10 @@ def step_text(step: Run | Predicted, devices: Sequence[Replica | Share]) -> str:
     """`step 718 ms = slowest compute 702 ms + update 3.90 ms + sync 11.9 ms; imbalance 1.007 (…)`.
 
     Terms may be missing: an update of 0 s; the sync and imbalance of a single device; waits for
-    input and rare slow steps, if there were none; and the slowest device's wait, if that is at most
-    0.1 % of the step. The slowest device waits in those steps in which, by noise, another device is
-    slower. Compute and update are measured in the stamped steps: if these took longer than the
-    other steps, the excess is subtracted.
+    input, unless batches come from the host; rare slow steps, if there were none; and the slowest
+    device's wait, if that is at most 0.1 % of the step. The slowest device waits in those steps in
+    which, by noise, another device is slower. Compute and update are measured in the stamped steps:
+    if these took longer than the other steps, the excess is subtracted.
     """
     step_s = step.step_time_s.median if isinstance(step, Run) else step.step_time_s
     are_several = sum(device.batch > 0 for device in devices) > 1
@@ -90,7 +90,11 @@ def _measured_terms(run: Run) -> list[str]:
 
 
 def _how_rare(run: Run) -> str:
-    """` (2 of 27 steps timed one by one took over 1.5 × the median)`; empty if that is unknown."""
+    """` (2 of 27 steps timed one by one took over 1.5 × the median)`; empty if that is unknown.
+
+    Stamped steps are timed one by one, the steps between them in groups. So slow steps may all be
+    in the groups.
+    """
     steps = run.slow_steps
     if steps is None:
         return ""
@@ -156,7 +160,10 @@ def large_losses(
 
 
 def gap_table(devices: Sequence[Device], gap: SoloGap) -> Iterator[Paragraph]:
-    """Why the devices gave less together than alone: a sum of the largest causes, as a table."""
+    """Why the devices gave less together than alone: a sum of the largest causes, as a table.
+
+    A plan's summary has it after a balance.
+    """
     losses = large_losses(devices, gap, _MAX_CAUSES)
     if not losses:
         return

@@ -201,8 +201,8 @@ class Steps(KerasFunctions):
                 break
             steps_left -= len(batches)
             logs = self._train_on(batches)
-            # `_max_steps` returns 1 until the parity check is over, and the check takes batches. So
-            # ask again after each call until more than 1 step is allowed.
+            # The parity check runs on the first batches. `_max_steps` returns 1 until the check is
+            # over. So ask again after each call, as long as the answer is 1.
             if steps_left and self._max_steps_per_graph_call == 1:
                 self._max_steps_per_graph_call = self._max_steps(iterator, batches[-1])
         if logs is None:
@@ -299,7 +299,8 @@ class Steps(KerasFunctions):
         )
         took_s = time.perf_counter() - began_s
         monitor.count(self._trained_steps, took_s, is_first=result.is_first_run)
-        # The first run of a trace is slower, so its stamps do not count.
+        # The stamps of a call that traced the step do not count, so the next step is stamped.
+        # (`is_first_run` is also true of a traced step's first run with new shapes.)
         self._restamp = is_stamped and result.was_traced
         if is_stamped and not result.was_traced:
             stamps = result.stamps.numpy()
@@ -309,6 +310,7 @@ class Steps(KerasFunctions):
         return result.logs
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
+        """One step of `evaluate`; `test` of the base class calls this for each step."""
         dispatched = self._next_batch(iterator, "test")
         reports.note_step()
         # A test step takes each device's batch in one piece, never in micro-batches.

@@ -7,7 +7,8 @@ stdout:
     parent                              agent
                                         Hello
     Start                          →
-    requests to a worker           →    Printed by a script, or a worker's replies
+    requests to a worker, or
+    signals to a script            →    Printed by a script, or a worker's replies
                                         Ended
 """
 
@@ -216,7 +217,8 @@ class Process:
     def message(self, timeout_s: float, doing: str, kinds: Any) -> Any:
         """The next message, a record of the union `kinds`.
 
-        Unlike `receive` it returns Ended if the process has died on a host that is not lost.
+        If the process has died, this returns Ended, where `receive` raises. If its host is lost,
+        both raise PartialResult.
         """
         self.greeted()
         try:

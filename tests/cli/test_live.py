@@ -155,9 +155,9 @@ def test_where_no_screen_counts_down_lines_say_what_is_still_done(
         report(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
         late = "taking over twice the estimated 1 min: about 20 min more"
         report(Doing(late, stays=True))
-        said = ""
-        while said.count("\n") < 6:
-            said += capsys.readouterr().err
+        while sys.stderr.getvalue().count("\n") < 6:  # type: ignore[attr-defined]
+            time.sleep(0.01)
+    said = capsys.readouterr().err  # it loses what is printed meanwhile
     still = [line for line in said.splitlines() if line.startswith("… still")]
     # What has not changed is said once
     first = "… still measuring GPU:0 alone; phase 1 of 3, about 20 min of 20 left"

@@ -11,6 +11,15 @@ functions.py traces:
 
 Nothing comes to a device or leaves it in the middle of a step, because that would wait for all that
 is queued there. So the logs stay on the first device until somebody reads them.
+
+Three objects handle what is not a gradient:
+- `State` has the variables that a step changes without gradients. Those of layers, such as moving
+  averages, get the sum of all parts' changes, equal on all replicas. Those of metrics stay each
+  replica's own.
+- `Logs` takes the logs that `train_step` or `test_step` returns for each part. It makes those of
+  the whole batch from sums over all parts and replicas.
+- `later`, a `LaterResults`, has the logs that are computed only when somebody reads them: results
+  of metrics whose state is too large to sum in each step.
 """
 
 from __future__ import annotations
@@ -75,7 +84,8 @@ class StepKind:
     # scale from both.
     noisy: bool = False
     xla: bool = False  # XLA compiles the step of a part
-    # Runs the user's `train_step` unchanged, which a split can't train: on one device only.
+    # Runs the user's `train_step` unchanged: for a model that the parity check refused, on one
+    # device.
     unmodified: bool = False
     pack_bytes: int = 0  # of gradients in one all-reduce; 0 sums all at once
 
@@ -126,7 +136,11 @@ def training(
     kind: StepKind,
     later: LaterResults,
 ) -> Callable[..., TrainingResult]:
-    """A step that trains. `later` takes the logs that are computed once somebody reads them."""
+    """A step that trains.
+
+    `Logs` fills `later` while the first part of a batch is traced. From then on `later.unsummed`
+    has the metrics' variables that a step doesn't sum.
+    """
     if kind.micro:
         refuse_what_cannot_accumulate(model)
     if kind.xla:
@@ -142,7 +156,7 @@ def training(
         ) -> tuple[Any, Any, Any]:
             replica = _Replica(model, replicas, replacements, combine_rules, kind, logs)
             log_totals, stamps = replica.step(values, micro_batches)
-            # Large states of metrics may stay unsummed: then each replica returns its own.
+            # Each replica returns its own values of the metrics' variables that are not summed.
             return log_totals, stamps, metric_values(later.unsummed)
 
         applying = (
@@ -229,8 +243,8 @@ class _Replica:
         # The loss scale of these gradients, read before `apply` changes it.
         scale = loss_scale(self._model.optimizer) if kind.noisy else None
         if own.variables:
-            # Of an embedding of positions only the rows' values were summed (see `summable`). The
-            # rows' indices are put back here.
+            # A gradient with the same rows in every part, such as that of an embedding of
+            # positions, was summed without its rows' indices. They are put back here.
             grads = by_rows(summed_grads, own.row_forms)
             self._model.optimizer.apply(grads, own.variables)
         summed = _SummedNumbers.unpacked(summed_vector, self._state.shapes)
@@ -271,6 +285,8 @@ class _Replica:
     def _traced_part(self, data: Any, weight: Any) -> PartResult:
         """Runs the model's `train_step` on the data of a part."""
         kind = self._kind
+        # From the second micro-batch on, this restores the layers' variables, and the weights that
+        # `note_changes` noted, to their values before the step.
         self._state.begin()
         with part_of(
             weight,
@@ -285,13 +301,16 @@ class _Replica:
             variables: list[Any] = []
             if not kind.unmodified:
                 grads, variables = gradients_of(self._model, part)
-                # What `train_step` itself assigned to weights: the next micro-batch undoes it.
+                # All micro-batches must start from the same weights. So `begin` must undo what
+                # `train_step` itself assigned to weights.
                 self._state.note_changes(part.changes)
         grads, row_forms = summable(grads)
         part_squares = tf.zeros(())
         if kind.noisy:
             part_squares = squared_norm(grads) / tf.cast(batch_of(data), tf.float32)
         log_shares = self._logs.of_part(logs, part)
+        # What the part added to a metric counts by the part's weight, unless the metric is a plain
+        # sum over the part's own samples.
         self._state.weigh_metrics(weight)
         state_changes = self._state.shares(weight)
         numbers = _PartNumbers(part_squares, state_changes, log_shares)

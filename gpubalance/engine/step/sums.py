@@ -202,14 +202,18 @@ def matching_exponents(
 ) -> list[int]:
     """The exponents p with which whole ≈ Σ weight^p · part.
 
-    These p are tried, and returned, in the order 1 (a mean), 0 (a sum), 2 (a mean divided once
-    more). A quantity that is 0 in the whole and in all parts satisfies every p.
+    These p are tried, and returned, in the order 1 (a mean), 0 (a sum), 2 (a mean divided by the
+    number of samples once more). A quantity that is 0 in the whole and in all parts satisfies every
+    p.
 
-    `whole` has the sketches of one quantity, [3], or of several, [quantities, 3]. `parts` are pairs
-    (weight, sketches). A part's sketches have the shape of `whole`, with one axis more in front if
-    the batch was cut into parts several times: [cuts, 3] or [cuts, quantities, 3]. A part then has
-    the same weight in each cut, and p must satisfy all cuts. All are numpy arrays. A quantity's
-    products in the whole and in the sum of its parts may differ by
+    `parts` are pairs (weight, sketches). The batch may be cut into parts several times. A part has
+    the same weight in each cut, and p must satisfy all cuts. Sketches are numpy arrays:
+
+        of               `whole`            a part, one cut    a part, several cuts
+        one quantity     [3]                [3]                [cuts, 3]
+        several          [quantities, 3]    [quantities, 3]    [cuts, quantities, 3]
+
+    A quantity's products in the whole and in the sum of its parts may differ by
 
         relative_tolerance · its largest norm, in the whole or a part
         + rounding, one number or one for each quantity

@@ -46,9 +46,10 @@ _MAX_TIMED_SETS = 16
 class BalanceRounds:
     """The state of a balance: its rounds and proofs so far, and what they taught of the devices.
 
-    `find_and_prove` in balance.py calls `try_split` for each round, and `prove` in proof.py for
-    each proof. The worker group of `joint_workers` is regrouped for each split; `balance` ends the
-    group. `request` keeps the user's own pack size, even after the balance chose another.
+    `find_and_prove` in balance.py calls `try_split` for each round. `prove` in proof.py counts the
+    proofs, and notes one that ran out of memory as a round. The worker group of `joint_workers` is
+    regrouped for each split; `balance` ends the group. `request` keeps the user's own pack size,
+    even after the balance chose another.
     """
 
     def __init__(self, joint_workers: JointWorkers, probe: Probe) -> None:
@@ -143,8 +144,8 @@ class BalanceRounds:
         except OutOfMemory as error:
             tried = self.after_out_of_memory(split, error)
         if not self.records:
-            # There is a round to resume from now on. A resumed balance must plan with this probe,
-            # even if it came from an earlier command.
+            # From the first round on there is something to resume. A resumed balance must plan with
+            # this probe, even if the probe came from an earlier command. So the journal keeps it.
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
@@ -244,9 +245,9 @@ def next_split(
     2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
        split, and was not measured at its devices' present speed. If the best measured split may be
        as good, and was measured less than three times, it is measured again instead;
-    3. the least exactly known of the best measured split and its rivals, if it has rivals. A rival
-       is a measured split that may be more than 0.4 % better. Only splits that were measured less
-       than three times are measured again.
+    3. the best measured split or one of its rivals, whichever is known least exactly. A rival is a
+       measured split that may be more than 0.4 % better than the best. Without a rival nothing is
+       measured. Only splits that were measured less than three times are measured again.
 
     Raises what `best_split` does if no split was measured. If `some_ran_out` of memory, the error
     is always NothingFits: the devices' limits are then below what the user asked for.
@@ -341,7 +342,9 @@ def measure_split(
 ) -> Measurement:
     """Measures a split for that many `seconds`. Raises OutOfMemory.
 
-    If `seconds` is None, it measures until the step time is known within ± 0.5 %, for at most 3 s.
+    If `seconds` is None, it measures until the step time is known within ± 0.5 %, or for 3 s. But
+    it always takes the fewest timings that `StoppingRule.of_round` allows, even if they take longer
+    than 3 s.
     """
     run_request = joint_workers.run_request(split).without_idle
     measurer = Measurer(

@@ -225,22 +225,25 @@ def measure_interleaved(
        count.
     2. While not all step times are known within ± 1 %, each set gets one more window, up to
        `max_windows`. It gets none if even `max_windows` would probably leave a step time less exact
-       than ± 6 %. Windows of `duration_s` seconds follow the same rule.
+       than ± 6 %. Windows of `duration_s` seconds follow the same rule; only the message that all
+       step times are known is left out.
     3. Then each set gets one more window, once, if a GPU was throttled while it trained a workload
        that is no baseline.
 
-    `describe("window 2 of 3", "GPU:0 alone")` returns the text to report; a window beyond those
-    asked for is "window 4, beyond the planned 3". `after_first` is called with each set after its
-    first window, and raises if nothing more should be measured.
+    `describe("window 2 of 3", "GPU:0 alone")` returns the text to report; a window beyond the
+    planned ones is "window 4, beyond the planned 3". `after_first` is called with each set after
+    its first window, and raises if nothing more should be measured.
     """
-    # An earlier call that ended with an error may have measured more windows than asked for.
+    # An earlier call that ended with an error may have measured more windows than asked for. Then
+    # these are the planned windows.
     planned = max(measuring.windows, *map(measurer.window_count, interleaved))
     repeated_for_throttling = False
     while True:
         windows_so_far = min(map(measurer.window_count, interleaved))
         if windows_so_far >= planned:
             half_width = _widest_half_width(measurer, interleaved)
-            # Whoever asks for windows of `duration_s` seconds has not asked for a precision.
+            # Whoever asks for windows of `duration_s` seconds has not asked for a precision, and
+            # hears nothing of it.
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
                 measurer.watch(Doing(known_after))
@@ -270,7 +273,8 @@ def _measure_each(
 ) -> None:
     """Measures window `number`, from 1, of each set that does not have this window yet.
 
-    `planned` is the number of windows that were asked for.
+    `planned` is the number of windows that were asked for, or of those that an earlier call
+    measured, if these are more.
     """
     began_at_s = time.monotonic()
     rule = StoppingRule.of_window(measuring)
@@ -375,7 +379,7 @@ def _event(
         if len(workloads) == 1:
             return IndependentWindowDone(number, planned, "alone", parts)
         return IndependentWindowDone(number, planned, "at once", parts)
-    # A run's split, or the even split beside it.
+    # A run's split, on held batches too, or the even split beside it.
     last = measurer.windows[workload][-1:]
     measured = measurement(workload.split, last, measurer.sensors(workload))
     return WindowDone(number, planned, workload.name, workload.devices, measured)
@@ -398,7 +402,10 @@ def _own_window(measurer: Measurer, workload: Workload) -> OwnWindow:
 
 
 def label_of(workloads: MeasuredTogether) -> str:
-    """`GPU:0 alone`, or `all 2 devices at once`."""
+    """`GPU:0 alone`, or `all 2 devices at once`.
+
+    In both examples the models are independent: their workloads are named `alone` and `at once`.
+    """
     first = workloads[0]
     if len(workloads) > 1:
         return f"all {len(workloads)} devices {first.name}"

@@ -29,9 +29,10 @@ _LONGEST = 4  # times its usual length, at most, until a point is precise
 class StoppingRule(NamedTuple):
     """When something was measured long enough.
 
-    That is `min_s` seconds of steps and `at_least` timings, then until the step time is precise,
-    for at most `max_s`. Precise means that half the 95 % interval of the step time is `within`
-    that part of it. A timing is of as many steps as take about `timing_s`, at least one.
+    That is `min_s` seconds of steps and `at_least` timings, however long these take; then until the
+    step time is precise, or all timings together took `max_s`. Precise means that half the 95 %
+    interval of the step time is `within` that part of it. A timing is of as many steps as take
+    about `timing_s`, at least one.
     """
 
     min_s: float
@@ -42,7 +43,7 @@ class StoppingRule(NamedTuple):
 
     @classmethod
     def at_most(cls, seconds: float, within: float = PRECISE_ENOUGH) -> StoppingRule:
-        """Until it is known within that part, for at most so long."""
+        """Until it is known within that part, or so long; the fewest timings in any case."""
         return cls(0.0, seconds, SHORT_TIMING_S, within)
 
     @classmethod
