@@ -155,7 +155,8 @@ def test_where_no_screen_counts_down_lines_say_what_is_still_done(
         report(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
         late = "taking over twice the estimated 1 min: about 20 min more"
         report(Doing(late, stays=True))
-        while sys.stderr.getvalue().count("\n") < 6:  # type: ignore[attr-defined]
+        printed: Any = sys.stderr
+        while printed.getvalue().count("\n") < 6:
             time.sleep(0.01)
     said = capsys.readouterr().err  # it loses what is printed meanwhile
     still = [line for line in said.splitlines() if line.startswith("… still")]
