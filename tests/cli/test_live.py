@@ -6,6 +6,7 @@ import re
 import sys
 import time
 from functools import cache
+from typing import Any
 
 import pytest
 
