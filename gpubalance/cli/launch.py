@@ -51,7 +51,7 @@ def launch(
     """
     from gpubalance.cli.output import say
     from gpubalance.devices.hosts import are_reached
-    from gpubalance.devices.planned import reach_planned
+    from gpubalance.devices.selection import reach_planned
     from gpubalance.jobs.launch import launch as launch_job
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record

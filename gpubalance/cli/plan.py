@@ -52,7 +52,7 @@ def plan(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.devices.hosts import connect_hosts
     from gpubalance.devices.machine import check_hosts
-    from gpubalance.devices.planned import select
+    from gpubalance.devices.selection import select
     from gpubalance.jobs.plan.plan import plan as job
     from gpubalance.render.plan import plan_summary
     from gpubalance.results.probe import Probe
@@ -100,7 +100,7 @@ def _plan_elsewhere(
     """Plans by a table of step times that were measured elsewhere."""
     from gpubalance.cli.next_command import uses_elsewhere
     from gpubalance.cli.output import Output, summed_up
-    from gpubalance.devices.planned import select
+    from gpubalance.devices.selection import select
     from gpubalance.jobs.plan.plan import plan_of_times
     from gpubalance.jobs.plan.times import read_times
     from gpubalance.render.plan import plan_summary

@@ -41,7 +41,7 @@ def run(
     from gpubalance.cli.job import dry_run, job_of
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
-    from gpubalance.devices.planned import forced
+    from gpubalance.devices.selection import forced
     from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as measure
     from gpubalance.render.run import run_summary
@@ -158,7 +158,7 @@ class GivenSplit(Record):
         Raises UsageError for options that the plan replaces, PlanMismatch if the devices have
         changed, unless forced, and BadInput if its model or its samples must be named.
         """
-        from gpubalance.devices.planned import (
+        from gpubalance.devices.selection import (
             MAKE_ONE,
             nearest_devices,
             planned_devices,

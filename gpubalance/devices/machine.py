@@ -13,8 +13,8 @@ import psutil
 
 from gpubalance._version import __version__
 from gpubalance.devices.nvml import Gpu, GpuProcess, Reading, read, without
-from gpubalance.devices.planned import select
 from gpubalance.devices.profile import IN_A_SCRIPT, OPTION, simulated_devices
+from gpubalance.devices.selection import select
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.remedies import known_error, match
 from gpubalance.results.common import Environment, Warning_

@@ -78,7 +78,7 @@ class _Rule(NamedTuple):
 
     split: BatchSplit
     minimum: int
-    what: str  # see `Feed.what`
+    purpose: str  # see `Feed.purpose`
 
 
 class _Parts(NamedTuple):
@@ -108,7 +108,7 @@ class Feed:
     """
 
     minimum = 1
-    what = "train"  # what the next batches are for: `train`, `test` or `predict`
+    purpose = "train"  # what the next batches are for: `train`, `test` or `predict`
 
     def __init__(self, replicas: Replicas, split: BatchSplit) -> None:
         self.names = replicas.names
@@ -116,7 +116,7 @@ class Feed:
         self.split = split
         # Of the last batch that began to be dispatched
         self.dealing: BatchSplit | None = None
-        # By what batches are for: the split's global batch, and the samples of most batches
+        # By purpose: the split's global batch, and the samples of most batches
         self._usual: dict[str, tuple[int, int]] = {}
         # Kept for the next batch of that size: two constants cost 0.1 ms.
         self._parts = lru_cache(_KEPT_PARTS)(self._parts_of)
@@ -218,7 +218,7 @@ class Feed:
     @property
     def _rule(self) -> _Rule:
         """How batches are dispatched from now on."""
-        return _Rule(self.split, self.minimum, self.what)
+        return _Rule(self.split, self.minimum, self.purpose)
 
     def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dispatched]:
         """How a batch is dispatched; calling what it returns brings it to the devices."""
@@ -263,16 +263,16 @@ class Feed:
             )
 
     def _usual_samples(self, rule: _Rule, samples: int) -> int:
-        """How many samples most batches for `rule.what` have; the first one, of so many, tells.
+        """How many samples most batches for `rule.purpose` have; the first one, of so many, tells.
 
         Of shuffled batches that may be one that is not full: a larger one of the split's size tells
         more. A split that is changed in training has the same global batch.
         """
-        global_batch, usual = self._usual.get(rule.what, (0, 0))
+        global_batch, usual = self._usual.get(rule.purpose, (0, 0))
         is_new = global_batch != rule.split.global_batch
         if is_new or usual < samples == global_batch:
             usual = samples
-            self._usual[rule.what] = rule.split.global_batch, usual
+            self._usual[rule.purpose] = rule.split.global_batch, usual
         return usual
 
     def _layout_of(self, batch: Any, shapes: Any) -> Layout:

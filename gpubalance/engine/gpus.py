@@ -1,8 +1,7 @@
-"""Sets TensorFlow up for GPUs: its CUDA libraries, which GPU a device is, and the memory in use."""
+"""Sets TensorFlow up for GPUs: its CUDA libraries, which GPU a device is, why one is missing."""
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import re
@@ -21,7 +20,7 @@ from gpubalance.system import versions
 from gpubalance.system.versions import numbers
 
 # Each library's file name, by CUDA's major version: not all have CUDA's number.
-_NAMES = {
+_LIBRARY_NAMES = {
     12: (
         "cudart.so.12",
         "cublas.so.12",
@@ -41,7 +40,7 @@ _NAMES = {
 }
 
 
-def wanted_of_build(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
+def library_names(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     """File names of the libraries for a build with these versions, such as `12.5.1` and `9`.
 
     There are none without CUDA.
@@ -49,7 +48,7 @@ def wanted_of_build(cuda: str | None, cudnn: str | None) -> tuple[str, ...]:
     built_for = numbers(cuda)
     if not built_for:
         return ()
-    names = _NAMES.get(built_for[0], _NAMES[max(_NAMES)])
+    names = _LIBRARY_NAMES.get(built_for[0], _LIBRARY_NAMES[max(_LIBRARY_NAMES)])
     cudnn_major, *_ = numbers(cudnn) or (9,)
     return tuple(
         f"lib{name}" for name in (*names, f"cudnn.so.{cudnn_major}", "nccl.so.2")
@@ -148,7 +147,7 @@ def wanted_libraries() -> dict[str, Any]:
     """
     build = tf.sysconfig.get_build_info()
     packages = Path(tf.__file__).parents[1]
-    names = wanted_of_build(*versions.built_for(build))
+    names = library_names(*versions.built_for(build))
     return {name: load_library(name, packages, os.environ) for name in names}
 
 
@@ -219,63 +218,3 @@ def _names(devices: Sequence[Device]) -> str:
     return ", ".join(
         f"{device.label} ({device.name}, {device.uuid})" for device in devices
     )
-
-
-def memory_limits_bytes(
-    devices: Sequence[Device], names: Sequence[str]
-) -> tuple[int | None, ...]:
-    """Bytes that TensorFlow's allocator may take of each device, None without a limit.
-
-    A simulated device's are those of its profile.
-    """
-    limits = []
-    for device, name in zip(devices, names, strict=True):
-        if device.profile:
-            limits.append(device.profile.memory)
-        else:
-            limits.append(memory_limit_bytes(name))
-    return tuple(limits)
-
-
-def memory_limit_bytes(name: str) -> int | None:
-    """Bytes that the allocator may take of a device; None if it has no limit of its own."""
-    if name.startswith("GPU"):
-        limits = {gpu.name: int(gpu.memory_limit) for gpu in local_gpus()}
-        return limits.get(f"/device:{name}")
-    mebibytes = os.environ.get("TF_CPU_BFC_MEM_LIMIT_IN_MB", "")
-    is_limited = os.environ.get("TF_CPU_ALLOCATOR_USE_BFC", "").lower() in ("1", "true")
-    if is_limited and mebibytes.isdigit():
-        return int(mebibytes) << 20
-    return None
-
-
-def memory_peaks(
-    devices: Sequence[Device], names: Sequence[str], by_profile: Sequence[int | None]
-) -> tuple[int | None, ...]:
-    """The most bytes that TensorFlow held on each device since the last call, None if unknown.
-
-    A simulated device's are those `by_profile`. All CPU devices of a process share one allocator,
-    so several have no peaks of their own.
-    """
-    share_one = names[0].startswith("CPU") and len(names) > 1
-    peaks = []
-    for device, name, profiled in zip(devices, names, by_profile, strict=True):
-        if device.profile or share_one:
-            peaks.append(profiled)
-        else:
-            peaks.append(memory_bytes(name, "peak") or None)
-            reset_memory_peak(name)
-    return tuple(peaks)
-
-
-def memory_bytes(name: str, what: str) -> int | None:
-    """The `current` or `peak` bytes on a device; None if its allocator does not report them."""
-    with contextlib.suppress(ValueError):
-        return int(tf.config.experimental.get_memory_info(name)[what])
-    return None
-
-
-def reset_memory_peak(name: str) -> None:
-    """Starts a new peak, if the allocator keeps one."""
-    with contextlib.suppress(ValueError):
-        tf.config.experimental.reset_memory_stats(name)

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import tensorflow as tf
 
-from gpubalance.engine import data, gpus, replicas, runtime
+from gpubalance.engine import data, memory, replicas, runtime
 from gpubalance.engine.built_model import BuiltModel, Supply
 from gpubalance.engine.feed import Dispatched
 from gpubalance.engine.replicas import DeviceTime, replicas_on
@@ -121,7 +121,7 @@ class Session:
             devices, self._names, joint, settings.summing, cluster, seed=seed
         )
         self._gather = runtime.gather_over(self._replicas.strategy, cluster)
-        self._limits = gpus.memory_limits_bytes(self._devices, self._names)
+        self._limits = memory.memory_limits_bytes(self._devices, self._names)
         self._clocks = self._replicas.clocks[self._replicas.own_slice]
         # When a cluster hangs, this tells which device the others wait for.
         for clock in self._clocks:
@@ -254,7 +254,7 @@ class Session:
                 by_profile.append(None)
             else:
                 by_profile.append(device.profile.memory_at(micro_batch, extra))
-        return gpus.memory_peaks(self._devices, self._names, by_profile)
+        return memory.memory_peaks(self._devices, self._names, by_profile)
 
     def _train_with(self, split: BatchSplit, *, from_pipeline: bool = False) -> None:
         """Prepares the split's batches, and trains a first step, which is not measured."""

@@ -37,7 +37,7 @@ _PROBE_S = 12.0
 # On a GPU. Fresh workers took 8 to 18 s each on an H200, and a search for the limit needs several.
 _GPU_START_S = 20.0
 _GPU_PROBE_S = 120.0
-_SIZES = 10
+_PROBE_SIZES = 10
 _BLOCKS_S = 12.0
 _OWN_CODE_S = 3.0
 # Until the first round: its worker loads TensorFlow while the devices are probed
@@ -49,8 +49,8 @@ _WINDOW_S = 5.0
 # Of steps so long that their number decides
 _WARM_UP_STEPS = 10
 _WINDOW_STEPS = 8
-_ROUNDS = 2
-_KEPT = 500
+_USUAL_ROUNDS = 2
+_KEPT_DURATIONS = 500
 _DURATIONS = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
 _BESIDE: dict[str, bool | dict[str, bool]] = {
@@ -92,7 +92,9 @@ def keep_durations(took_s: dict[str, float]) -> None:
         others.pop(key, None)  # a key that comes again is among the latest
     durations = [*others.items(), *took_s.items()]
     with suppress(OSError):
-        write_whole(_path(), _DURATIONS.dump_json(dict(durations[-_KEPT:]), indent=1))
+        write_whole(
+            _path(), _DURATIONS.dump_json(dict(durations[-_KEPT_DURATIONS:]), indent=1)
+        )
 
 
 def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
@@ -111,11 +113,11 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
         case BalanceRequest():
             start_s = warm_up_s + (_ROUNDS_START_S if is_simulated else _GPU_START_S)
             round_s = request.round_s or max(_ROUND_S, _WINDOW_STEPS * step_s)
-            rounds_s = start_s + _ROUNDS * round_s
+            rounds_s = start_s + _USUAL_ROUNDS * round_s
             pipeline_s = _PIPELINE_S if request.settings.data else 0.0
             return {"rounds": rounds_s, "proof": splits * windows_s + pipeline_s}
         case LayersRequest():
-            rounds_s = start_s + _ROUNDS * (request.round_s + window_s)
+            rounds_s = start_s + _USUAL_ROUNDS * (request.round_s + window_s)
             return {
                 "blocks": devices * _BLOCKS_S,
                 "rounds": rounds_s,
@@ -133,7 +135,7 @@ def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
     names = phase_names(request)
     probe_s = _PROBE_S if request.devices[0].simulated else _GPU_PROBE_S
     probe_s += _own_s(request)
-    device_s = probe_s + _SIZES * (request.duration_s or 0.0)
+    device_s = probe_s + _PROBE_SIZES * (request.duration_s or 0.0)
     if len(set(names)) > 1:  # a phase for each device
         return dict.fromkeys(names, device_s)
     probed = set(stand_ins(request))

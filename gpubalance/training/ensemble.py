@@ -158,7 +158,7 @@ class Ensemble:
 
     def _limits(self) -> list[int | None]:
         """The bytes of each device that nothing takes yet; None without a limit."""
-        from gpubalance.engine.gpus import memory_bytes, memory_limits_bytes
+        from gpubalance.engine.memory import memory_bytes, memory_limits_bytes
 
         limits = list(memory_limits_bytes(self.devices, self._names))
         for device, name in enumerate(self._names):
@@ -204,7 +204,7 @@ class Ensemble:
         """The time of a batch on each device that may hold it, and what it takes beside weights."""
         import tensorflow as tf
 
-        from gpubalance.engine.gpus import memory_bytes, reset_memory_peak
+        from gpubalance.engine.memory import memory_bytes, reset_memory_peak
         from gpubalance.training.memory import ran_out
 
         times_s: list[float | None] = [None] * len(limits)

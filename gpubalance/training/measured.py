@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, get_args
 import keras
 
 from gpubalance.devices.environment import OVERRULING
-from gpubalance.devices.planned import model_text
+from gpubalance.devices.selection import model_text
 from gpubalance.engine import runtime
 from gpubalance.engine.models import facts_of
 from gpubalance.engine.user_functions import warn_user

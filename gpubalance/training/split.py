@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from gpubalance.devices.machine import Machine, find_machine
-from gpubalance.devices.planned import planned_devices
 from gpubalance.devices.profile import IN_A_SCRIPT
+from gpubalance.devices.selection import planned_devices
 from gpubalance.errors import BadInput, GpubalanceError, UsageError
 from gpubalance.planning.model import Curve, fixed_samples
 from gpubalance.results.layers import Layers

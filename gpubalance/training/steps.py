@@ -147,7 +147,7 @@ class Steps(KerasFunctions):
     def _fault_of_inputs(self) -> BadInput | None:
         """The error to raise if the model refuses the shape of the latest batch's inputs."""
         name = "x"
-        if self._method == "fit" and self._feed.what == "test":
+        if self._method == "fit" and self._feed.purpose == "test":
             name = "x of validation_data"
         return data_faults.of_inputs(self.model, self._input_specs, name)
 
@@ -178,7 +178,7 @@ class Steps(KerasFunctions):
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
         reports.note_step()
-        self._feed.what = "predict"
+        self._feed.purpose = "predict"
         outputs = []
         for batch in batches:
             dispatched = self._feed.deal(cleaned(batch))
@@ -329,7 +329,7 @@ class Steps(KerasFunctions):
         """
         # The monitor may have changed the split's shares.
         self._feed.split = self._split.shares
-        self._feed.what = what
+        self._feed.purpose = what
         try:
             batch, dispatched = self._feed.take(iterator)
         except StopIteration:

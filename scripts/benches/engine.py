@@ -243,7 +243,7 @@ def _peak_bytes(what: str, name: str) -> float:
     else:
         # These are as many steps as `Ours` takes in its timings.
         _trained(name).fit(steps_per_epoch=_TIMINGS * _STEPS, verbose=0)
-    from gpubalance.engine.gpus import memory_bytes
+    from gpubalance.engine.memory import memory_bytes
 
     return float(memory_bytes("CPU:0", "peak") or 0)
 

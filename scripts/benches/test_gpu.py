@@ -210,11 +210,11 @@ def test_the_engine_sets_gpus_up_where_the_parts_of_one_take_its_place(
     tensorflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to TensorFlow, which has no GPU here to divide."""
-    from gpubalance.engine import gpus, runtime
+    from gpubalance.engine import gpus, memory, runtime
 
-    assert callable(gpus.memory_limit_bytes)
+    assert callable(memory.memory_limit_bytes)
     monkeypatch.setattr(runtime, "set_up_gpus", gpus.set_up_gpus)  # to have them back
-    monkeypatch.setattr(gpus, "memory_limit_bytes", gpus.memory_limit_bytes)
+    monkeypatch.setattr(memory, "memory_limit_bytes", memory.memory_limit_bytes)
     parts.divide(runtime, UUID)
     card = Device(
         index=0, uuid=f"{UUID}+0", name="part", memory_bytes=4 << 30, simulated=False

@@ -26,8 +26,8 @@ from scripts.benches.quotas import NoQuotasError, group_with, joining
 from tests.cli.program import PROGRAM, ROOT
 
 _PARTS = {"fast": 0.8, "slow": 0.4}  # of a core, by device
-# Its steps take many of a quota's periods: a rank that waits begins with a full quota, which makes
-# its own work up to a period shorter. Four steps are an epoch.
+# Its steps take many of a quota's periods: a rank that has waited begins with a full quota,
+# which may make its own work shorter by a period. Four steps are an epoch.
 _GLOBAL_BATCH = 1024
 _CURVE = ("--multiple", "64", "--max-batch", "1024")
 _TURNS = 5

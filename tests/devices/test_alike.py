@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpubalance.devices import planned
+from gpubalance.devices import selection
 from gpubalance.devices.nvml import read
 from tests.stand_in import TWO_UNLIKE_GPUS, environment, loaded
 from tests.support.cases import cases
@@ -22,14 +22,14 @@ TWO_EQUAL_GPUS = (
 @pytest.fixture(autouse=True)
 def _asked_anew() -> Iterator[None]:
     """NVML is asked once a process."""
-    planned._speed_facts.cache_clear()
+    selection._speed_facts.cache_clear()
     yield
-    planned._speed_facts.cache_clear()
+    selection._speed_facts.cache_clear()
 
 
 def first_equal(folder: Path, gpus: str = TWO_EQUAL_GPUS) -> list[int]:
     with loaded(environment(folder, gpus)):
-        return planned.first_equal([gpu.device for gpu in read().gpus])
+        return selection.first_equal([gpu.device for gpu in read().gpus])
 
 
 def test_cards_of_a_name_and_memory_are_equal_whatever_is_free(tmp_path: Path) -> None:

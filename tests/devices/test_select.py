@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from gpubalance.devices.planned import select
+from gpubalance.devices.selection import select
 from gpubalance.errors import UsageError
 from gpubalance.settings.device import Device
 from tests.support.cases import cases

@@ -23,9 +23,9 @@ def cudnn(number: int) -> str:
 def test_a_build_wants_its_own_versions() -> None:
     of_cuda = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
     names = (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
-    assert gpus.wanted_of_build("12.5.1", "9") == tuple(f"lib{name}" for name in names)
-    assert gpus.wanted_of_build("13.0.1", "9")[0] == "libcudart.so.13"
-    assert gpus.wanted_of_build(None, None) == ()
+    assert gpus.library_names("12.5.1", "9") == tuple(f"lib{name}" for name in names)
+    assert gpus.library_names("13.0.1", "9")[0] == "libcudart.so.13"
+    assert gpus.library_names(None, None) == ()
 
 
 def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) -> None:

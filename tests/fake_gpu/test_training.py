@@ -25,7 +25,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import gpubalance
-from gpubalance.engine import gpus
+from gpubalance.engine import memory
 from gpubalance.errors import OutOfMemory
 from tests.fake_gpu.inside import cnn
 
@@ -44,7 +44,7 @@ with warnings.catch_warnings(record=True) as warned:
         model = cnn(["accuracy"])
 told["warned"] = [str(one.message) for one in warned]
 told["names"] = split.replicas.names
-told["limits"] = gpus.memory_limits_bytes(split.devices, split.replicas.names)
+told["limits"] = memory.memory_limits_bytes(split.devices, split.replicas.names)
 told["began_s"] = time.perf_counter()
 logs = fit(model, 320)
 told["ended_s"] = time.perf_counter()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from gpubalance.devices.planned import first_equal
+from gpubalance.devices.selection import first_equal
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance, new_probe
 from gpubalance.jobs.events import Doing, Event, PointDone

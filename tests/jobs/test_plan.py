@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.devices.planned import check_model, planned_devices
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.selection import check_model, planned_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
 from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.plan.plan import plan

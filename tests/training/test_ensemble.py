@@ -54,7 +54,7 @@ def test_a_gpu_lends_what_is_free_and_that_is_no_less_than_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     limits, taken = (8, 3, None, 8), {"GPU:0": 5, "GPU:1": 5, "GPU:2": 5, "CPU:0": 5}
-    memory = "gpubalance.engine.gpus.memory"
+    memory = "gpubalance.engine.memory.memory"
     monkeypatch.setattr(f"{memory}_limits_bytes", lambda *_: limits)
     monkeypatch.setattr(f"{memory}_bytes", lambda name, _: taken[name])
     ensemble = object.__new__(gpubalance.Ensemble)

@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from gpubalance.devices.hosts import connect_hosts
-from gpubalance.devices.planned import reach_planned
+from gpubalance.devices.selection import reach_planned
 from gpubalance.errors import EnvironmentFault, PartialResult, UsageError
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record

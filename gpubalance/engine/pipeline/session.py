@@ -10,7 +10,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from gpubalance.engine import data, gpus, keras_patches, models, runtime
+from gpubalance.engine import data, keras_patches, memory, models, runtime
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.pipeline.blocks import Calls, blocks_of, variable_bytes
 from gpubalance.engine.pipeline.cut_model import CutModel
@@ -83,12 +83,12 @@ def _memory_of_passes(
     name = cut.sections[0].device
     forward, backward = _PASSES
     step = Step(cut, [micro])
-    before = gpus.memory_bytes(name, "current")
-    gpus.reset_memory_peak(name)
+    before = memory.memory_bytes(name, "current")
+    memory.reset_memory_peak(name)
     step.do(forward)
-    held = gpus.memory_bytes(name, "current")
+    held = memory.memory_bytes(name, "current")
     step.do(backward)
-    peak = gpus.memory_bytes(name, "peak")
+    peak = memory.memory_bytes(name, "peak")
     return _rise(before, held), _rise(held, peak)
 
 
@@ -145,7 +145,9 @@ class LayersSession:
         """What a result records about the model, and the model's blocks; see Session."""
         return {
             "model": models.facts_of(self._model),
-            "memory_limit_bytes": gpus.memory_limits_bytes(self._devices, self._names),
+            "memory_limit_bytes": memory.memory_limits_bytes(
+                self._devices, self._names
+            ),
             "graph": self._blocks.graph,
         }
 
@@ -265,4 +267,4 @@ class LayersSession:
         by_profile: Sequence[int | None] = [None] * len(self._devices)
         if pace:
             by_profile = pace.peak_bytes
-        return gpus.memory_peaks(self._devices, self._names, by_profile)
+        return memory.memory_peaks(self._devices, self._names, by_profile)

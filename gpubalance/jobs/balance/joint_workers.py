@@ -6,7 +6,7 @@ import math
 from collections.abc import Container, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 
-from gpubalance.devices.planned import check_model
+from gpubalance.devices.selection import check_model
 from gpubalance.errors import EnvironmentFault, OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from gpubalance.devices.machine import Machine, read_gpus
 from gpubalance.devices.nvml import Gpu, Reading
-from gpubalance.devices.planned import select
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.devices.selection import select
 from gpubalance.errors import EnvironmentFault, Interrupted, UsageError
 from gpubalance.jobs.doctor.check import check, failed, guarded, ok, skipped
 from gpubalance.jobs.doctor.machine import (

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from gpubalance.devices.planned import check_model
+from gpubalance.devices.selection import check_model
 from gpubalance.errors import BadInput
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, Starting, Watch

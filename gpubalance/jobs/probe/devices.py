@@ -8,7 +8,7 @@ from functools import partial
 from itertools import pairwise
 
 from gpubalance.devices.hosts import are_reached
-from gpubalance.devices.planned import first_equal
+from gpubalance.devices.selection import first_equal
 from gpubalance.jobs.events import Watch, one_at_a_time
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import KeptRules

@@ -117,7 +117,7 @@ def _nvml(module: Any, marked: str, limits: Sequence[int]) -> None:
 
 def divide(module: Any, uuid: str) -> None:
     """Changes gpubalance.engine.runtime to set the parts of a GPU up as devices."""
-    from gpubalance.engine import gpus
+    from gpubalance.engine import memory
 
     limits: dict[str, int] = {}
 
@@ -129,4 +129,4 @@ def divide(module: Any, uuid: str) -> None:
         return names
 
     module.set_up_gpus = set_up_parts
-    gpus.memory_limit_bytes = limits.get  # type: ignore[assignment]
+    memory.memory_limit_bytes = limits.get  # type: ignore[assignment]
