@@ -11,7 +11,7 @@ from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer, check_facts, group_for
-from gpubalance.jobs.measure.memory_search import JointMemorySearch
+from gpubalance.jobs.measure.out_of_memory import JointMemorySearch
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest

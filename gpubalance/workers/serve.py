@@ -141,7 +141,6 @@ class _Serving:
 
     def _done(self, request: AnyRequest) -> Iterator[Record]:
         session = self._session
-        fields = dict(request)
         match request:
             case Open():
                 self._session = _open(request)
@@ -149,26 +148,54 @@ class _Serving:
             case CountFlops():
                 yield Flops(step=session.step_flops())
             case Measure():
-                for timing in session.measure(**fields):
+                timings = session.measure(
+                    request.split,
+                    seconds=request.seconds,
+                    at_least=request.at_least,
+                    steps_per_timing=request.steps_per_timing,
+                    stamped=request.stamped,
+                    at_once=request.at_once,
+                    pipeline=request.pipeline,
+                )
+                for timing in timings:
                     yield timing
                     if request.at_once and self._is_stopped():
                         break
                 yield self._measured(samples=session.source.samples)
             case Pull():
-                yield from session.pull(**fields)
+                yield from session.pull(
+                    request.global_batch,
+                    seconds=request.seconds,
+                    at_least=request.at_least,
+                )
                 joined_from = session.source.joined_from(request.global_batch)
                 yield PrefetchedAll(
                     remedies=session.source.usual_remedies(), joined_from=joined_from
                 )
             case Trace():
-                yield Traced(missing=session.trace(**fields))
+                yield Traced(missing=session.trace(request.split, request.tracing))
             case TimeSums():
-                yield SumsTimed(seconds=session.time_sums(**fields))
+                yield SumsTimed(seconds=session.time_sums(request.groups, request.nbytes))
             case TimeBlocks():
-                yield from session.time_blocks(**fields)
+                yield from session.time_blocks(
+                    request.blocks,
+                    request.micro_batch,
+                    seconds=request.seconds,
+                    at_least=request.at_least,
+                )
                 yield self._measured()
             case Pipe():
-                yield from session.pipe(**fields)
+                yield from session.pipe(
+                    request.segments,
+                    request.order,
+                    request.micro_batch,
+                    request.micro_batches,
+                    seconds=request.seconds,
+                    at_least=request.at_least,
+                    steps_per_timing=request.steps_per_timing,
+                    stamped=request.stamped,
+                    patience_s=request.patience_s,
+                )
                 yield self._measured()
             case Survey() | Inspect() | Copy() | Reduce():
                 yield _checked(request)

@@ -133,7 +133,15 @@ class Worker:
         self.is_open = True
 
     def measure(
-        self, split: BatchSplit, *, until: Callable[[], bool] | None = None, **how: Any
+        self,
+        split: BatchSplit,
+        *,
+        seconds: float = 0.0,
+        at_least: int = 1,
+        steps_per_timing: int = 1,
+        stamped: bool = False,
+        pipeline: bool = False,
+        until: Callable[[], bool] | None = None,
     ) -> Iterator[Timing | Measured]:
         """Trains with this split as the fields of Measure say.
 
@@ -141,7 +149,15 @@ class Worker:
         the same time, and this one goes on until `until` returns true after a timing. Timings that
         still come after that are yielded too.
         """
-        request = Measure(split=split, at_once=until is not None, **how)
+        request = Measure(
+            split=split,
+            seconds=seconds,
+            at_least=at_least,
+            steps_per_timing=steps_per_timing,
+            stamped=stamped,
+            at_once=until is not None,
+            pipeline=pipeline,
+        )
         began_s = time.monotonic()
         for number, reply in enumerate(self.replies(request, Timing, Measured)):
             self._check(reply, number, request)

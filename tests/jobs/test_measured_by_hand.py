@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.memory_search import limits_by, lines_through
+from gpubalance.jobs.measure.out_of_memory import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.jobs.measure.window import (

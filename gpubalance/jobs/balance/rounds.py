@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, NamedTuple
-
-from pydantic import Field
-
 from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.memory_search import JointMemorySearch
+from gpubalance.jobs.measure.out_of_memory import FittingSize, JointMemorySearch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
@@ -34,7 +30,7 @@ from gpubalance.results.probe import Probe
 from gpubalance.results.run import InputPipeline, Measurement
 from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.record import Batch, Record
+from gpubalance.settings.record import Record
 
 # The time left is estimated as if a balance had this many rounds: the number is not known before.
 _USUAL_ROUNDS = 2
@@ -163,25 +159,34 @@ class BalanceRounds:
         """What follows when a round or a proof ran out of memory: limits, or a measurement.
 
         A split's first failure may be due to another program that had the memory for a moment. So
-        `fitting_sizes` may try the split again. If the split fits then, it is measured. A split's
-        second failure is believed.
+        search may try the split again. If the split fits then, it is measured. A split's second
+        failure is believed.
         """
         believed = split in self.splits_out_of_memory
         self.splits_out_of_memory.add(split)
-        fitting = fitting_sizes(self.joint_workers, split, error, believed=believed)
+        fitting = self._fitting_sizes(split, error, believed=believed)
         if not fitting:
             try:
                 return self._measured(split)
             except OutOfMemory as second_error:
                 # A split whose failure is believed is not tried again, so this list isn't empty.
-                fitting = fitting_sizes(
-                    self.joint_workers, split, second_error, believed=True
-                )
+                fitting = self._fitting_sizes(split, second_error, believed=True)
         limits = []
         for device, fitting_size in fitting:
             largest = self._largest_fitting(device, split, fitting_size)
             limits.append(FittingSize(device, largest))
         return TriedSplit(split=split, measured=None, limits=tuple(limits))
+
+    def _fitting_sizes(
+        self, split: BatchSplit, error: OutOfMemory, *, believed: bool
+    ) -> list[FittingSize]:
+        """See `JointMemorySearch.fitting_sizes`; with the devices' numbers in the request."""
+        worker_group = self.joint_workers.gather(split)
+        run_request = self.joint_workers.run_request(split).without_idle
+        search = JointMemorySearch(worker_group, run_request, self.watch)
+        fitting = search.fitting_sizes(error, believed=believed)
+        # `split` has all devices, the request of the search only those with samples.
+        return [one._replace(device=split.used[one.device]) for one in fitting]
 
     def _largest_fitting(
         self, device: int, split: BatchSplit, fitting_size: int
@@ -317,14 +322,6 @@ def _fewer_devices(
         time_sums(devices)
 
 
-class FittingSize(NamedTuple):
-    """The largest micro-batch that is known to fit on a device."""
-
-    # The device's number among the request's devices
-    device: Annotated[int, Field(ge=0)]
-    micro_batch: Batch
-
-
 class TriedSplit(Record):
     """The result of a round, as the journal has it.
 
@@ -359,41 +356,6 @@ def measure_split(
     # The workload has only the devices with samples. In the result they keep their numbers among
     # all devices of the request: `split.used`.
     return measurement(run_request.split, [window], sensors, used_places=split.used)
-
-
-def fitting_sizes(
-    joint_workers: JointWorkers,
-    split: BatchSplit,
-    error: OutOfMemory,
-    *,
-    believed: bool,
-) -> list[FittingSize]:
-    """What fits on each device that was given more than it holds, found by trying.
-
-    If the failure is not `believed`, the whole split may be tried again. If the split fits then,
-    the result is empty. Raises NothingFits if no split fits, or another error if the failure only
-    looked like a lack of memory.
-    """
-    worker_group = joint_workers.gather(split)
-    run_request = joint_workers.run_request(split).without_idle
-    search = JointMemorySearch(worker_group, run_request, joint_workers.watch)
-    fitting_split = search.suggest(error, believed=believed)
-    if fitting_split == run_request.split:
-        return []
-    if fitting_split is None and error.fault is not None:
-        raise error.fault  # not a lack of memory: even one sample per device failed
-    if fitting_split is None:
-        raise NothingFits(
-            error.message,
-            remedy="not even one sample per device fits: use a smaller model",
-        )
-    fitting = []
-    # `split` has all devices, the other two splits only those with samples.
-    for place, device in enumerate(split.used):
-        size = fitting_split.micro_batches[place]
-        if size < run_request.split.micro_batches[place]:
-            fitting.append(FittingSize(device, size))
-    return fitting
 
 
 def machine_not_steady(measured_split: MeasuredSplit) -> Warning_:

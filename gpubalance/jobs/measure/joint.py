@@ -32,7 +32,7 @@ from gpubalance.jobs.measure.figures import (
 )
 from gpubalance.jobs.measure.input_pipeline import measure_input_pipeline
 from gpubalance.jobs.measure.measurer import Measurer
-from gpubalance.jobs.measure.memory_search import JointMemorySearch
+from gpubalance.jobs.measure.out_of_memory import JointMemorySearch
 from gpubalance.jobs.measure.run_state import RunState
 from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows

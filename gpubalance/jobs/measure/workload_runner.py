@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
@@ -112,18 +111,37 @@ class WorkloadRunner:
         self._late_parts: list[float] = []  # of the window
         self._least_samples = workload.least_samples
 
-    def train(self, **how: Any) -> Iterator[Timing]:
+    def train(
+        self,
+        *,
+        seconds: float = 0.0,
+        at_least: int = 1,
+        steps_per_timing: int = 1,
+        stamped: bool = False,
+        until: Callable[[], bool] | None = None,
+    ) -> Iterator[Timing]:
         """Yields each timing of the worker that counts, as it comes.
 
-        `how` has fields of Measure (for a cut, of Pipe) or the `until` of `Worker.measure`. Raises
-        what that does.
+        See `Worker.measure`, and `Worker.pipe` for a cut. Raises what these do.
         """
         workload = self.workload
         if workload.cut is not None:
-            replies = self.worker.pipe(workload.cut.model_copy(update=how))
+            timed = {
+                "seconds": seconds,
+                "at_least": at_least,
+                "steps_per_timing": steps_per_timing,
+                "stamped": stamped,
+            }
+            replies = self.worker.pipe(workload.cut.model_copy(update=timed))
         else:
             replies = self.worker.measure(
-                workload.split, pipeline=workload.from_input_pipeline, **how
+                workload.split,
+                seconds=seconds,
+                at_least=at_least,
+                steps_per_timing=steps_per_timing,
+                stamped=stamped,
+                pipeline=workload.from_input_pipeline,
+                until=until,
             )
         for reply in replies:
             if isinstance(reply, Timing):
@@ -136,9 +154,21 @@ class WorkloadRunner:
             else:
                 self._note(reply)
 
-    def measure(self, **how: Any) -> Iterator[Timing]:
+    def measure(
+        self,
+        *,
+        seconds: float = 0.0,
+        at_least: int = 1,
+        steps_per_timing: int = 1,
+        until: Callable[[], bool] | None = None,
+    ) -> Iterator[Timing]:
         """Trains as `train` does, for a window, which gets the part of steps that were late."""
-        yield from self.train(**how)
+        yield from self.train(
+            seconds=seconds,
+            at_least=at_least,
+            steps_per_timing=steps_per_timing,
+            until=until,
+        )
         self._late_parts.append(self._late_part)
 
     def window(

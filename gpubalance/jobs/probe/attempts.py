@@ -17,7 +17,6 @@ from gpubalance.errors import (
     GpuLost,
     OutOfMemory,
     PartialResult,
-    Refused,
 )
 from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure import figures
@@ -39,7 +38,6 @@ from gpubalance.results.probe import CurvePoint, Outcome, Trial, peaks_by_batch
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.record import Record, Seconds
-from gpubalance.system.files import is_about_files
 from gpubalance.workers.worker import Worker
 
 # A try for the limit that would be measured for longer only shows that the batch trains. Within it
@@ -315,8 +313,8 @@ class Attempts:
     def _memory_or_fault(self, batch: int) -> Iterator[None]:
         """Raises what the block raises, of which much may be a lack of memory.
 
-        cuDNN and cuBLAS report one in many ways, some of which read like a fault of the model. Here
-        each that may be one is OutOfMemory; `fault` keeps it, in case no smaller batch ever trains.
+        Here each that may be one is OutOfMemory; `fault` keeps it, in case no smaller batch ever
+        trains.
         """
         try:
             yield
@@ -328,9 +326,7 @@ class Attempts:
         except (EnvironmentFault, BadInput) as error:
             fault = error
         smaller_passed = any(smaller < batch for smaller in self.points)
-        cannot_be_memory = batch == 1 or isinstance(fault, BadInput)
-        is_another = isinstance(fault, Refused) or is_about_files(fault.message)
-        if is_another or (cannot_be_memory and not smaller_passed):
+        if not may_be_memory(fault, batch, smaller_passed=smaller_passed):
             raise fault
         if not smaller_passed:
             self.fault = self.fault or fault

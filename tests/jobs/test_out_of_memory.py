@@ -9,15 +9,19 @@ from typing import cast
 import pytest
 
 from gpubalance.errors import EnvironmentFault, NothingFits, OutOfMemory
-from gpubalance.jobs.balance.rounds import FittingSize, fitting_sizes
+from gpubalance.jobs.balance.rounds import BalanceRounds
 from gpubalance.jobs.events import Doing, Event
-from gpubalance.jobs.measure.memory_search import JointMemorySearch, _needs_and_has
+from gpubalance.jobs.measure.out_of_memory import (
+    FittingSize,
+    JointMemorySearch,
+    _needs_and_has,
+)
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.settings.requests import BalanceRequest, RunRequest
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import DrawnGroup, DrawnWorker, drawn_workers, quiet
-from tests.jobs.probes import MIB, QUICK, SMALL, devices_of
+from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.machines import Machine
@@ -137,7 +141,8 @@ def limits_of(
     """What a balance plans with after that failure, of devices of which the first has no samples."""
     asked = BalanceRequest(devices=devices_of(QUICK, *profiles), settings=SMALL)
     split = BatchSplit((0, *batches))
-    return fitting_sizes(drawn_workers(asked), split, failed, believed=False)
+    rounds = BalanceRounds(drawn_workers(asked), probe_of(asked.devices))
+    return rounds._fitting_sizes(split, failed, believed=False)
 
 
 def test_a_balance_steps_back_to_what_fits_unless_it_was_chance() -> None:

@@ -1,10 +1,31 @@
-"""Finds by trying what fits into the devices' memory in a joint run, and what is predicted to."""
+"""What follows when a device's memory does not hold its batch.
+
+- `probe` looks for a device's limit by trying batches: `planning/search.py`, called in
+  `jobs/probe/limit.py`. `may_be_memory` tells a lack of memory from another fault.
+- `run` ends with an error that names a split which was tried and fits: `JointMemorySearch.error`.
+  If only the even split beside it does not fit, that is lowered: `largest_even_share`.
+- `balance` plans on with lower limits: `JointMemorySearch.fitting_sizes`.
+- `fit` ends with an error; nothing is tried: `training/memory.py`.
+
+The first failure of a split may be chance, such as another program's memory. So what should fit is
+tried once more before a failure is believed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Annotated, NamedTuple
 
-from gpubalance.errors import GpubalanceError, NothingFits, OutOfMemory
+from pydantic import Field
+
+from gpubalance.errors import (
+    BadInput,
+    EnvironmentFault,
+    GpubalanceError,
+    NothingFits,
+    OutOfMemory,
+    Refused,
+)
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.saved import probe_of
 from gpubalance.jobs.measure.window import Peaks
@@ -14,8 +35,10 @@ from gpubalance.planning.search import TriedBatch, find_limit
 from gpubalance.results.probe import peaks_by_batch
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
+from gpubalance.settings.record import Batch
 from gpubalance.settings.requests import RunRequest
 from gpubalance.settings.settings import Settings
+from gpubalance.system.files import is_about_files
 from gpubalance.workers.messages import Measured
 from gpubalance.workers.worker_group import WorkerGroup
 
@@ -23,6 +46,28 @@ from gpubalance.workers.worker_group import WorkerGroup
 _TOLERANCE_ON_GPU = 0.01
 
 Sizes = tuple[int, ...]
+
+
+def may_be_memory(
+    fault: EnvironmentFault | BadInput, batch: int, *, smaller_passed: bool
+) -> bool:
+    """Whether a fault of a device that trains alone may be a lack of memory.
+
+    cuDNN and cuBLAS report one in many ways, some of which read like a fault of the model. A check
+    before any training refuses nothing for its memory. If no smaller batch passed, neither what the
+    user gave nor a batch of 1 is believed to need too much.
+    """
+    if isinstance(fault, Refused) or is_about_files(fault.message):
+        return False
+    return smaller_passed or not (batch == 1 or isinstance(fault, BadInput))
+
+
+class FittingSize(NamedTuple):
+    """The largest micro-batch that is known to fit on a device."""
+
+    # The device's number among the request's devices
+    device: Annotated[int, Field(ge=0)]
+    micro_batch: Batch
 
 
 class JointMemorySearch:
@@ -85,6 +130,30 @@ class JointMemorySearch:
             if not is_known and self._tried(split) is not None:
                 return split
         return self._with(sizes)
+
+    def fitting_sizes(
+        self, failed: OutOfMemory, *, believed: bool
+    ) -> list[FittingSize]:
+        """What fits on each device that was given more than it holds, found by trying.
+
+        If the failure is not `believed`, the whole split may be tried again. If the split fits
+        then, the result is empty. Raises NothingFits if no split fits, or another error if the
+        failure only looked like a lack of memory.
+        """
+        fitting_split = self.suggest(failed, believed=believed)
+        if fitting_split is None and failed.fault is not None:
+            raise failed.fault  # not a lack of memory: even one sample per device failed
+        if fitting_split is None:
+            raise NothingFits(
+                failed.message,
+                remedy="not even one sample per device fits: use a smaller model",
+            )
+        fitting = []
+        wanted = self._split.micro_batches
+        for device, size in enumerate(fitting_split.micro_batches):
+            if size < wanted[device]:
+                fitting.append(FittingSize(device, size))
+        return fitting
 
     def _predicted(self, sizes: Sizes, peaks: Peaks) -> list[int]:
         """The largest micro-batches that may fit, up to those that are wanted.
