@@ -202,7 +202,7 @@ def _pictures(
     subjects: Sequence[ReportSubject], charts: Sequence[Charts], folder: Path
 ) -> dict[Path, bytes]:
     """Each chart by its path: `plan-curves.png`, with a number if several results have one name."""
-    from gpubalance.render.report.charts.style import WIDE
+    from gpubalance.render.report.charts.chart import WIDE
 
     pictures: dict[Path, bytes] = {}
     stems: list[str] = []

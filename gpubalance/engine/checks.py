@@ -10,7 +10,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine import gpus, runtime
+from gpubalance.engine import runtime
 from gpubalance.engine.replicas import build_strategy
 from gpubalance.system import versions
 
@@ -26,13 +26,13 @@ def inspect() -> dict[str, Any]:
     cuda, cudnn = versions.built_for(build)
     problems: dict[str, str | None] = {}
     cudnn_version = cudnn_file = None
-    for name, library in gpus.wanted_libraries().items():
+    for name, library in runtime.wanted_libraries().items():
         if isinstance(library, str):
             problems[name] = library
             continue
         problems[name] = None
         if name.startswith("libcudnn"):
-            cudnn_version = gpus.cudnn_version(library)
+            cudnn_version = runtime.cudnn_version(library)
             cudnn_file = library._name
     return {
         "tensorflow": tf.__version__,

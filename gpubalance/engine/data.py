@@ -13,7 +13,7 @@ from gpubalance.engine import data_faults
 from gpubalance.engine.feed import AT_ONCE, Dispatched, Feed
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import graph_of, is_keras_own
-from gpubalance.engine.labels import Target, as_outputs, compile_for, random_targets
+from gpubalance.engine.models import Target, as_outputs, compile_for, random_targets
 from gpubalance.engine.step import built, parity
 from gpubalance.engine.user_data import UserData
 from gpubalance.errors import BadInput, GpubalanceError

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from gpubalance.engine.gpus import local_gpus
+from gpubalance.engine.runtime import local_gpus
 from gpubalance.settings.device import Device
 
 

@@ -28,7 +28,7 @@ from gpubalance.engine.datasets import (
 )
 from gpubalance.engine.iterators import Batches
 from gpubalance.engine.keras_patches import get_data_adapter, is_keras_own
-from gpubalance.engine.labels import classes_of
+from gpubalance.engine.models import classes_of
 from gpubalance.engine.user_functions import DatasetLines, user_function
 from gpubalance.engine.users_errors import (
     Raised,

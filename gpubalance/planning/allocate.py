@@ -231,7 +231,7 @@ def added_fraction(problem: Problem, device: int) -> float | None:
     """The fraction by which a device raises the value: below 0 if it is not worth adding.
 
     The best split with at least one granule on the device is compared with the best split without
-    the device. None if either does not exist. jobs/plan/record.py calls this for each device that a
+    the device. None if either does not exist. jobs/plan/plan.py calls this for each device that a
     plan leaves out.
     """
     others = set(range(len(problem.loads))) - {device}

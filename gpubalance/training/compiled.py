@@ -10,8 +10,8 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import Dispatched
-from gpubalance.engine.step.compiled import NotCompiled
 from gpubalance.engine.step.functions import Functions, TrainedStep
+from gpubalance.engine.step.problems import NotCompiled
 from gpubalance.numbers.units import format_seconds
 from gpubalance.training.device_split import DeviceSplit
 from gpubalance.training.measured import xla_mismatch_text

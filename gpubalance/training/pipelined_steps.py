@@ -23,8 +23,7 @@ from gpubalance.engine.pipeline.micro_batches import (
     refuse_model,
 )
 from gpubalance.engine.pipeline.pipeline import Pipeline
-from gpubalance.engine.step.parity import TRIED_SAMPLES
-from gpubalance.engine.step.parity_analysis import NEITHER
+from gpubalance.engine.step.parity import NEITHER, TRIED_SAMPLES
 from gpubalance.engine.user_functions import warn_user
 from gpubalance.engine.users_errors import own_code_named
 from gpubalance.errors import BadInput, PlanMismatch

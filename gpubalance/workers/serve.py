@@ -175,7 +175,9 @@ class _Serving:
             case Trace():
                 yield Traced(missing=session.trace(request.split, request.tracing))
             case TimeSums():
-                yield SumsTimed(seconds=session.time_sums(request.groups, request.nbytes))
+                yield SumsTimed(
+                    seconds=session.time_sums(request.groups, request.nbytes)
+                )
             case TimeBlocks():
                 yield from session.time_blocks(
                     request.blocks,
@@ -264,10 +266,10 @@ def _load_engine() -> Failed | None:
 
 
 def _checked(request: Check) -> Record:
-    from gpubalance.engine import checks, gpus, runtime
+    from gpubalance.engine import checks, runtime
 
     if isinstance(request, Survey):
-        missing, growth = gpus.survey(request.devices)
+        missing, growth = runtime.survey(request.devices)
         return Surveyed(missing=missing, memory_growth=growth)
     if isinstance(request, Inspect):
         return Inspected(**checks.inspect())

@@ -210,10 +210,12 @@ def test_the_engine_sets_gpus_up_where_the_parts_of_one_take_its_place(
     tensorflow: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Up to TensorFlow, which has no GPU here to divide."""
-    from gpubalance.engine import gpus, memory, runtime
+    from gpubalance.engine import memory, runtime
 
     assert callable(memory.memory_limit_bytes)
-    monkeypatch.setattr(runtime, "set_up_gpus", gpus.set_up_gpus)  # to have them back
+    monkeypatch.setattr(
+        runtime, "set_up_gpus", runtime.set_up_gpus
+    )  # to have them back
     monkeypatch.setattr(memory, "memory_limit_bytes", memory.memory_limit_bytes)
     parts.divide(runtime, UUID)
     card = Device(

@@ -35,7 +35,7 @@ def alike(make: Model, count: int) -> list[Any]:
 def graph_of(model: Any) -> tuple[Any, Any, Any]:
     """A model's calls, its blocks and samples for it; compiles it."""
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.models import compile_for
     from gpubalance.engine.pipeline.blocks import Calls, blocks_of
 
     calls = Calls(model)
@@ -147,7 +147,7 @@ def _next(numbers: Any) -> Any:
 
 def _alone(model: Any, optimizer: Any) -> Callable[[Any, float], float]:
     """One device's step on the same micro-batches, one after the other, as written down by hand."""
-    from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.models import compile_for
 
     compile_for(model)
     optimizer.build(model.trainable_variables)

@@ -39,7 +39,7 @@ class Steps:
         *,
         xla: bool = False,
     ) -> None:
-        from gpubalance.engine import data, labels, pace
+        from gpubalance.engine import data, models, pace
         from gpubalance.engine.feed import Feed
         from gpubalance.engine.replicas import Replicas, build_strategy
         from gpubalance.engine.step import built
@@ -54,7 +54,7 @@ class Steps:
         self.feed = Feed(replicas, BatchSplit((1,) * len(profiles)))
         with self.strategy.scope():
             self.model = make_model()
-            self.targets = labels.compile_for(self.model)
+            self.targets = models.compile_for(self.model)
             self.model.compile(make_optimizer(), self.model.loss, jit_compile=False)
             self.optimizer = self.model.optimizer
         self.samples = data.Samples(self.model, self.targets, seed=0)
@@ -76,7 +76,7 @@ class Steps:
         The stamps are [replica, (began, computed, summed, finished)].
         """
         from gpubalance.engine import data
-        from gpubalance.engine.labels import as_outputs
+        from gpubalance.engine.models import as_outputs
 
         self.feed.split = BatchSplit(tuple(batches), tuple(micro_batches or ()))
         for metric in self.model.metrics:

@@ -77,7 +77,7 @@ def test_samples_are_the_same_for_the_same_seed(steps: Steps) -> None:
 
 def test_samples_suit_inputs_and_outputs_of_every_kind() -> None:
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.models import compile_for
 
     linear = keras.Sequential([keras.Input((4,)), layers.Dense(3)])
     scalar = keras.Sequential([keras.Input((4,)), layers.Dense(1), layers.Reshape(())])

@@ -109,7 +109,7 @@ def test_a_model_of_a_file_of_floatx_float64_is_measured_in_it(file: Path) -> No
 def test_probe_is_the_heavy_model_and_small_a_ten_thousandth_of_it() -> None:
     from gpubalance.engine.built_model import count_step
     from gpubalance.engine.data import Samples
-    from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.models import compile_for
 
     probe = build("probe")
     small = build("small")

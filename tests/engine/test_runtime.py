@@ -28,7 +28,7 @@ SECOND = "0000:01:00.0"
 def test_a_bus_id_tells_it(
     bus_ids: list[str | None], numbers: list[int | None]
 ) -> None:
-    from gpubalance.engine.gpus import numbers_of
+    from gpubalance.engine.runtime import numbers_of
 
     card: Any = {"name": "card", "memory_bytes": 1, "simulated": False}
     pair = []

@@ -233,7 +233,7 @@ def test_samples_that_do_not_fit_the_model_are_told_in_keras_words(data: Any) ->
 def test_labels_compile_a_model_by_its_outputs_or_are_told() -> None:
     import numpy as np
 
-    from gpubalance.engine.labels import compile_for
+    from gpubalance.engine.models import compile_for
 
     inputs = keras.Input((4,))
     one = layers.Dense(3, "softmax", name="kind")(inputs)

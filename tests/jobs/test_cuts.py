@@ -25,8 +25,12 @@ from gpubalance.errors import (
 from gpubalance.jobs.events import CutDone, Doing, Event
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.layers import rounds as cuts
-from gpubalance.jobs.layers.blocks import MeasuredBlocks, time_blocks
-from gpubalance.jobs.layers.costs import BlockCosts, DeviceCosts
+from gpubalance.jobs.layers.costs import (
+    BlockCosts,
+    DeviceCosts,
+    MeasuredBlocks,
+    time_blocks,
+)
 from gpubalance.jobs.layers.layers import _no_help_of, result_of, uncut
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.measure.measurer import Measurer

@@ -12,8 +12,8 @@ import pytest
 
 from gpubalance.jobs.balance.proof import solo_gap
 from gpubalance.jobs.plan.estimates import DeviceEstimates, _factor_at
+from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split
-from gpubalance.jobs.plan.record import plan_of
 from gpubalance.planning.problem import Allocation
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import JointProfile

@@ -31,8 +31,7 @@ from gpubalance.render.plan import round_text
 from gpubalance.render.probe import point_text, trial_text
 from gpubalance.render.queue import begun_text, ended_text
 from gpubalance.render.report.charts import charts_of
-from gpubalance.render.report.charts.chart import Chart
-from gpubalance.render.report.charts.style import NARROW, WIDE, drawing
+from gpubalance.render.report.charts.chart import NARROW, WIDE, Chart, drawing
 from gpubalance.render.report.text import csv_text, markdown, summary_of
 from gpubalance.render.run import window_text
 from gpubalance.render.table import summary

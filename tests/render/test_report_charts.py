@@ -17,8 +17,7 @@ from matplotlib.patches import Rectangle
 
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.bars import Bar, Key, Row, rows_chart
-from gpubalance.render.report.charts.chart import Chart
-from gpubalance.render.report.charts.style import (
+from gpubalance.render.report.charts.chart import (
     COMPUTE,
     HATCHES,
     NARROW,
@@ -26,6 +25,7 @@ from gpubalance.render.report.charts.style import (
     VARIABLES,
     WAIT,
     WIDE,
+    Chart,
     drawing,
     look,
 )

@@ -20,9 +20,9 @@ import tensorflow as tf
 
 from gpubalance.engine import runtime
 from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.pace import Pace
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
-from gpubalance.engine.pipeline.pace import Pace
 from gpubalance.engine.pipeline.section import Passed
 from gpubalance.engine.pipeline.traced import copied
 from gpubalance.planning.pipeline.problem import Orders, Task, Timed, Timeline, Updated

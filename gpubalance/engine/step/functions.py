@@ -27,9 +27,9 @@ from gpubalance.engine.replicas import (
     step_lock,
 )
 from gpubalance.engine.step import parity
-from gpubalance.engine.step.compiled import refuse_uncompiled
 from gpubalance.engine.step.logs import LaterResults, read_later
 from gpubalance.engine.step.parity import check_sum
+from gpubalance.engine.step.problems import refuse_uncompiled
 from gpubalance.engine.step.several import SizedFunctions, StepFunction
 from gpubalance.engine.step.step import StepKind, predicting, testing, training
 from gpubalance.engine.step.trainable import as_first_traced, forget_first_trace

@@ -1,9 +1,4 @@
-"""The parity check: a step in unequal parts beside the same step whole, compared by numbers.
-
-Each quantity tells by itself how the parts make the whole, as a `CombineRules` has it, and the
-step then combines it in that way. What no power makes is warned of, and what a split can't train is
-refused.
-"""
+"""The parity check: a step in unequal parts beside the same step whole, compared by numbers."""
 
 from __future__ import annotations
 
@@ -13,18 +8,335 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.keras_patches import is_keras_own, users_parts
+from gpubalance.engine.keras_patches import (
+    function_of,
+    is_keras_own,
+    name_of,
+    users_parts,
+)
 from gpubalance.engine.replicas import Replicas, cached_on_replicas
+from gpubalance.engine.sources import is_sum, reaches
 from gpubalance.engine.step import built
-from gpubalance.engine.step.parity_analysis import UNKNOWN, ParityAnalysis
+from gpubalance.engine.step.built import weights_are_finite
+from gpubalance.engine.step.logs import NOT_FROM_PARTS, log_warning
+from gpubalance.engine.step.part import Added, ReducedLoss
 from gpubalance.engine.step.points import number_of_replica
+from gpubalance.engine.step.runs import Runs
+from gpubalance.engine.step.state import changing_of
 from gpubalance.engine.step.sums import over_replicas
-from gpubalance.engine.step.traced_step import TracedStep
+from gpubalance.engine.step.traced_step import TracedStep, state_name
 from gpubalance.engine.users_errors import reason_of
 from gpubalance.errors import BadInput, EnvironmentFault
 from gpubalance.remedies import known_error
-from gpubalance.results.combine_rules import CombineRules
+from gpubalance.results.combine_rules import MEAN, SUM, CombineRules
 from gpubalance.results.common import Refusal
+
+UNKNOWN = (
+    "so gpubalance cannot check that it takes a mean over samples, as a split needs"
+)
+NEITHER = (
+    "not a mean over samples. The losses of a batch's parts are averaged, weighted by "
+    "samples, so the result is not exactly that of one device"
+)
+_IS_A_MEAN = (
+    "which a split would wrongly treat as a mean (also if the sum is divided by a "
+    "fixed number)"
+)
+_UNLIKE = (
+    "takes gradients that are not a mean over samples: it clips them, or computes "
+    "something from the whole batch, of which each device has only its share. A split "
+    "adds up the gradients of the parts, so the result is not exactly that of one "
+    "device. A loss that compares samples with each other differs too, because each "
+    "device compares only its own"
+)
+_DIVIDED = (
+    "is divided by a sum or a mean over the batch, such as of weights or a mask. A "
+    "split divides each part's loss by the part's own sum or mean, so the result is "
+    "not exactly that of one device"
+)
+
+
+class ParityAnalysis:
+    """Finds how each quantity of a step is made from parts, and collects the warnings.
+
+    `training` is what the warnings call the step; `own_code` names layers and losses with code of
+    the user's.
+    """
+
+    def __init__(self, step: TracedStep, training: str, own_code: list[str]) -> None:
+        self._step = step
+        self._training = training
+        self._own_code = own_code
+        self._runs = Runs(step, chooses=bool(own_code) or _has_own_loss_or_step(step))
+        self._warnings = list(step.probing.warnings)
+        self._is_known = True
+        self._is_neither = False  # a loss, a mean or a sum
+
+    def combine_rules(self) -> CombineRules:
+        """All that the runs tell. Raises BadInput for what a split can't train."""
+        step = self._step
+        added = enumerate(step.probing.added)
+        exponents = tuple(
+            self._exponent(f"added {place}", loss) for place, loss in added
+        )
+        if any(exponents):
+            self._runs.run_parts(exponents)
+        for place, reduced in enumerate(step.probing.losses):
+            self._judge_loss(f"loss {place}", reduced)
+        if self._has_silent_metric():
+            self._is_known = False
+        if step.trains:
+            self._judge_gradients(added_equally=not any(exponents))
+        weight_exponents = self._exponents_of_metrics() | self._exponents_of_layers()
+        logs = {name: self._exponent_of_log(name) for name in step.logs}
+        if not self._runs.is_finite():
+            # Then no number tells anything.
+            self._warnings = [*step.probing.warnings, *self._not_finite()]
+            self._is_known = False
+        variables = {}
+        for place, variable in enumerate(changing_of(step.model)):
+            if id(variable) in weight_exponents:
+                variables[place] = weight_exponents[id(variable)]
+        return CombineRules(
+            variables=variables,
+            logs=logs,
+            exponents=exponents,
+            warned=tuple(dict.fromkeys(self._warnings)),
+            minimum=self._runs.minimum(),
+            is_known=self._is_known,
+            step=step.operations,
+        )
+
+    def _not_finite(self) -> list[str]:
+        """The warning of a loss, or a gradient, that is no number for the samples tried.
+
+        None of weights that are no numbers any more: it was given when they became so.
+        """
+        if not weights_are_finite(self._step.model):
+            return []
+        text = (
+            f"the loss of the model {self._step.model.name}, or its gradient, is NaN "
+            "or infinite for the samples tried"
+        )
+        parts = self._step.parts_with_nan()
+        if parts:
+            text += f": their {' and '.join(parts)} contain NaN or infinity"
+        return [text]
+
+    def _exponent(self, name: str, added: Added) -> int:
+        """The exponent for what a layer adds. Raises BadInput for a sum, taken for a mean."""
+        is_number = not added.tensor.shape.rank
+        weight_exponent = self._runs.weight_exponent(name)
+        if weight_exponent == SUM and is_number and not added.is_regularizer:
+            raise BadInput(
+                f"the layer {added.layer} adds a sum over the batch to the loss, which "
+                "a split would wrongly treat as a mean",
+                remedy="use add_loss(ops.mean(loss)), or return one value per sample",
+            )
+        if is_number and self._runs.is_zero(name):
+            self._warnings.append(
+                f"the layer {added.layer} adds 0 to the loss for the samples tried, "
+                f"{UNKNOWN}"
+            )
+            self._is_known = False
+        if weight_exponent is None:
+            return 0
+        return weight_exponent - MEAN + int(added.is_divided)
+
+    def _judge_loss(self, name: str, reduced: ReducedLoss) -> None:
+        """Warns of one of Keras' losses, or one that is given to it. Raises BadInput for a sum."""
+        loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss_object)})"
+        is_by_sample = bool(reduced.result.shape.rank)
+        weight_exponent = MEAN if is_by_sample else self._runs.weight_exponent(name)
+        is_lost = weight_exponent is None and self._runs.is_lost(name)
+        # Rounding may add the same twice by chance.
+        is_of_sum = (
+            weight_exponent != MEAN and not is_lost and self._runs.is_of_sum(name)
+        )
+        if weight_exponent == SUM or is_of_sum:
+            raise BadInput(
+                f"{loss} sums over the batch and returns one number, {_IS_A_MEAN}",
+                remedy="return one value per sample; "
+                "keras.losses.Loss(reduction='sum') sums them",
+            )
+        is_own = not is_keras_own(function_of(reduced.loss_object))
+        if is_lost:
+            if is_own:
+                self._warnings.append(
+                    f"{loss} is only rounding error for the samples tried, {UNKNOWN}"
+                )
+        # Else it is what the user's own code gives to it.
+        elif weight_exponent != MEAN and (is_own or not self._own_code):
+            self._warnings.append(f"{loss} is {NEITHER}")
+            self._is_neither = True
+        elif is_own and self._runs.is_zero(name):
+            self._warnings.append(f"{loss} is 0 for the samples tried, {UNKNOWN}")
+
+    def _has_silent_metric(self) -> bool:
+        """Whether a metric with code of the user's counts 0 for the samples tried."""
+        for variable, metric in self._changed(self._step.metric_variables):
+            is_own = not is_keras_own(getattr(metric, "_fn", metric))
+            if is_own and self._runs.is_zero(state_name(variable)):
+                return True
+        return False
+
+    def _changed(self, pairs: list[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
+        """Those of the variables, each with its owner, that the step changes."""
+        return [pair for pair in pairs if id(pair[0]) in self._step.changed]
+
+    def _judge_gradients(self, *, added_equally: bool) -> None:
+        """Warns of gradients that are not a mean, unless there is a warning that says why.
+
+        Raises BadInput for those of a sum.
+        """
+        weight_exponent = self._runs.weight_exponent("gradient")
+        if self._runs.has_no_gradients():
+            self._is_known = False
+            warning = (
+                f"{self._training} has no gradients for the samples tried: {UNKNOWN}"
+            )
+        elif self._runs.has_lost_gradients():
+            self._is_known = False
+            warning = (
+                f"{self._training} gives gradients that are only rounding error for "
+                f"the samples tried, {UNKNOWN}"
+            )
+        elif weight_exponent == SUM or (
+            added_equally and self._takes_sum(weight_exponent)
+        ):
+            raise BadInput(
+                f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
+                remedy="take the mean over samples, or pass one value per sample to "
+                "self.optimizer.scale_loss",
+            )
+        elif weight_exponent != MEAN:
+            warning = f"{self._training} {_UNLIKE}"
+        elif self._is_divided():
+            warning = f"the loss of the model {self._step.model.name} {_DIVIDED}"
+        else:
+            return
+        if not self._warnings:
+            self._warnings.append(warning)
+
+    def _takes_sum(self, weight_exponent: int | None) -> bool:
+        """Whether copies of the samples show that gradients of this power are those of a sum.
+
+        Not where a loss was found to be none: losses are known more closely than gradients.
+        """
+        if weight_exponent == MEAN or self._is_neither:
+            return False
+        return self._runs.is_of_sum("gradient")
+
+    def _is_divided(self) -> bool:
+        """Whether a loss is divided by what is computed from samples.
+
+        The samples tried may have the same divisor by chance. Keras' own losses that do so are
+        brought to their share of such a divisor, or are tried.
+        """
+        probing = self._step.probing
+        samples = self._step.samples
+        results = {id(reduced.result) for reduced in probing.losses}
+        for reduced in probing.losses:
+            is_own = not is_keras_own(function_of(reduced.loss_object))
+            if is_own and reaches(
+                reduced.values, samples, results - {id(reduced.values)}
+            ):
+                return True
+        return any(reaches(target, samples, results) for target in probing.targets)
+
+    def _exponents_of_layers(self) -> dict[int, int]:
+        """The powers of variables that the user's layers change; warns of what is not exact."""
+        weight_exponents = {}
+        for variable, layer in self._changed(self._step.layer_variables):
+            if is_keras_own(layer):
+                continue
+            name = state_name(variable)
+            weight_exponent = self._runs.weight_exponent(name)
+            weight_exponents[id(variable)] = MEAN
+            if weight_exponent is not None:
+                weight_exponents[id(variable)] = weight_exponent
+            change = None
+            if self._runs.is_zero(name):
+                change = "0"
+            elif self._runs.is_lost(name):
+                change = "no more than rounding error"
+            if change:
+                self._warnings.append(
+                    f"the layer {layer.name} changes {variable.name} by {change} for the samples "
+                    f"tried, {UNKNOWN}"
+                )
+            elif weight_exponent is None:
+                self._warnings.append(
+                    f"the layer {layer.name} updates {variable.name} from its samples, "
+                    "but not by a mean or a sum over them: the devices' values are "
+                    "averaged, weighted by samples"
+                )
+        return weight_exponents
+
+    def _exponents_of_metrics(self) -> dict[int, int]:
+        """The powers of metrics' variables; warns of what is not exact.
+
+        Where a variable does not tell, the metric's others do, as its count does.
+        """
+        has_warned = bool(self._warnings)
+        adding = self._runs.adding_states()
+        changed = self._changed(self._step.metric_variables)
+        weight_exponents: dict[int, int] = {}
+        for variable, _ in changed:
+            name = state_name(variable)
+            weight_exponent = self._runs.weight_exponent(name)
+            if (
+                weight_exponent is not None
+                and name in adding
+                and not self._runs.is_zero(name)
+            ):
+                weight_exponents[id(variable)] = weight_exponent
+        for variable, metric in changed:
+            if id(variable) in weight_exponents:
+                continue
+            siblings = [id(other) for other, owner in changed if owner is metric]
+            known = {
+                weight_exponents[key] for key in siblings if key in weight_exponents
+            }
+            weight_exponent = SUM
+            if len(known) == 1:
+                weight_exponent = known.pop()
+            weight_exponents[id(variable)] = weight_exponent
+            name = state_name(variable)
+            is_silent = (
+                self._runs.is_zero(name)
+                or self._runs.is_lost(name)
+                or not self._runs.has_finite(name)
+            )
+            if not is_silent and not (has_warned and is_keras_own(metric)):
+                combined = "averaged" if weight_exponent == MEAN else "summed"
+                self._warnings.append(
+                    f"the metric {metric.name} does more than add a mean or a sum over "
+                    f"samples to {variable.name}: the devices' values are {combined}, "
+                    "which is not what one device would log"
+                )
+        return weight_exponents
+
+    def _exponent_of_log(self, name: str) -> int:
+        """The power of a log; warns of one that is not exact."""
+        # As a count may be.
+        if self._runs.is_zero(f"log {name}") or self._runs.is_lost(f"log {name}"):
+            if is_sum(self._step.logs[name]):
+                return SUM
+            return MEAN
+        weight_exponent = self._runs.weight_exponent(f"log {name}")
+        if weight_exponent is None:
+            self._warnings.append(log_warning(self._step.model, name, NOT_FROM_PARTS))
+            return MEAN
+        return weight_exponent
+
+
+def _has_own_loss_or_step(step: TracedStep) -> bool:
+    """Whether the user has written the model's `train_step` or one of its losses."""
+    functions = [type(step.model).train_step]
+    functions += [function_of(reduced.loss_object) for reduced in step.probing.losses]
+    return not all(map(is_keras_own, functions))
+
 
 TRIED_SAMPLES = 16  # of which a quarter is one part
 

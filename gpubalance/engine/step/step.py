@@ -36,7 +36,6 @@ import tensorflow as tf
 from gpubalance.engine.feed import PartWeights
 from gpubalance.engine.keras_patches import taking_keys_at_once
 from gpubalance.engine.replicas import Replicas
-from gpubalance.engine.step.compiled import refuse_what_cannot_compile
 from gpubalance.engine.step.gradients import (
     PartResult,
     by_rows,
@@ -51,6 +50,7 @@ from gpubalance.engine.step.gradients import (
 from gpubalance.engine.step.logs import LaterResults, Logs, StepLogs
 from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
+from gpubalance.engine.step.problems import refuse_what_cannot_compile
 from gpubalance.engine.step.state import State, metric_values
 from gpubalance.engine.step.sums import (
     batch_of,

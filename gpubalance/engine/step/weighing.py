@@ -17,7 +17,6 @@ import tensorflow as tf
 
 from gpubalance.engine import keras_patches
 from gpubalance.engine.keras_patches import is_keras_own
-from gpubalance.engine.step.compiled import IN_ONE_PIECE, NotCompiled
 from gpubalance.engine.step.part import (
     Added,
     Change,
@@ -27,6 +26,7 @@ from gpubalance.engine.step.part import (
     ReducedLoss,
 )
 from gpubalance.engine.step.points import number_of_replica
+from gpubalance.engine.step.problems import IN_ONE_PIECE, NotCompiled
 from gpubalance.engine.step.state import metrics_of
 from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.errors import BadInput

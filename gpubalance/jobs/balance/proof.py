@@ -16,7 +16,7 @@ from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
-from gpubalance.jobs.plan.record import plan_of
+from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.splits import MeasuredSplit, best_at, split_over
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+
 from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
@@ -14,8 +15,8 @@ from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
+from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split
-from gpubalance.jobs.plan.record import plan_of
 from gpubalance.jobs.plan.splits import MeasuredSplit
 from gpubalance.numbers.units import format_rate
 from gpubalance.planning.leaving import (

@@ -14,8 +14,7 @@ from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import solo_best_of
-from gpubalance.jobs.layers.blocks import model_facts, time_blocks
-from gpubalance.jobs.layers.costs import BlockCosts
+from gpubalance.jobs.layers.costs import BlockCosts, model_facts, time_blocks
 from gpubalance.jobs.layers.rounds import (
     CutRounds,
     MeasuredCut,

@@ -20,6 +20,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.events import PointDone, TrialDone
 from gpubalance.jobs.measure import figures
+from gpubalance.jobs.measure.out_of_memory import may_be_memory
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import CLEARLY, FIRST, too_slow
 from gpubalance.jobs.measure.window import Sensors, Workload

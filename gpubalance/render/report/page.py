@@ -8,8 +8,7 @@ from importlib.resources import files
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from gpubalance.render.report.charts.chart import Charts
-from gpubalance.render.report.charts.style import NARROW, WIDE
+from gpubalance.render.report.charts.chart import NARROW, WIDE, Charts
 from gpubalance.render.report.tables import tables_of
 from gpubalance.render.report.text import answer_of, groups, terms
 from gpubalance.render.table import rounded

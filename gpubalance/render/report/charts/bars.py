@@ -16,8 +16,7 @@ from gpubalance.numbers.units import (
 )
 from gpubalance.render.layers import blocks_text
 from gpubalance.render.rates import per_s
-from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import (
+from gpubalance.render.report.charts.chart import (
     BACKWARD,
     BLUE,
     BUBBLE,
@@ -35,6 +34,7 @@ from gpubalance.render.report.charts.style import (
     UPDATE,
     VERMILLION,
     WAIT,
+    Drawing,
     device_name,
     legend,
     long_name,

@@ -10,12 +10,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from gpubalance.render.report.charts.chart import Drawing
-from gpubalance.render.report.charts.style import (
+from gpubalance.render.report.charts.chart import (
     CHOSEN,
     EVEN,
     INK,
     NARROW,
+    Drawing,
     device_name,
     legend,
     look,
