@@ -114,13 +114,7 @@ class Worker:
         self._deadline_s = deadline_s
         self._note = note
         self._slowest_s: dict[Hashable, float] = {}
-        # Peaks by split and `pipeline`
-        self.trained: dict[tuple[BatchSplit, bool], tuple[int | None, ...]] = {}
-        # Those that are warmed up, as noted by who did it
-        self.warm: set[tuple[BatchSplit, bool]] = set()
         self._traced: set[BatchSplit] = set()
-        # The one that it holds, and the steps that warmed it up
-        self.warm_pipeline: dict[Hashable, int] = {}
 
     def open(self, build: Build) -> None:
         """Builds the model on the devices, or in the host's memory."""
@@ -165,8 +159,6 @@ class Worker:
                 self._traced.add(split)
                 took_s = time.monotonic() - began_s
                 self._note(Overhead(traced=1, tracing_s=took_s))
-            if isinstance(reply, Measured):
-                self.trained[split, request.pipeline] = reply.memory_peak_bytes
             yield reply
             if until is not None and until():
                 self.process.send(Stop())

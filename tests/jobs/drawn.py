@@ -124,8 +124,6 @@ class DrawnWorker:
         self._clock_s = clock_s
         self.facts = ready(len(devices))
         self.settings = Settings(model="small")
-        self.warm: set[tuple[BatchSplit, bool]] = set()
-        self.trained: dict[tuple[BatchSplit, bool], tuple[int | None, ...]] = {}
 
     def measure(
         self,
@@ -135,7 +133,7 @@ class DrawnWorker:
         at_least: int = 1,
         steps_per_timing: int = 1,
         stamped: bool = False,
-        pipeline: bool = False,
+        **_: object,
     ) -> Iterator[Timing | Measured]:
         self._hold(split.micro_batches)
         end = self._elapsed_s + seconds
@@ -153,7 +151,6 @@ class DrawnWorker:
         extra = self._joint.extra_memory
         sizes = zip(self._profiles, split.micro_batches, strict=True)
         peaks = tuple(profile.memory_at(size, extra) for profile, size in sizes)
-        self.trained[split, pipeline] = peaks
         yield Measured(memory_peak_bytes=peaks, late_part=0.0)
 
     def ask(self, request: TimeSums, _: type[SumsTimed]) -> SumsTimed:

@@ -104,7 +104,6 @@ class CutWorker:
         limits = tuple(PAIR[number].memory_bytes for number in devices)
         told = {"graph": GRAPH, "memory_limit_bytes": limits}
         self.facts = altered(ready(2), **told)
-        self.warm_pipeline: dict[Any, int] = {}
 
     def replies(self, request: TimeBlocks, *_: object) -> Iterator[Any]:
         size = request.micro_batch

@@ -28,6 +28,7 @@ from gpubalance.jobs.measure.workload_runner import (
     steps_per_timing,
     train_until_ready,
     train_until_settled,
+    trained_before,
 )
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.numbers.stats import half_width, interval95
@@ -308,6 +309,10 @@ def test_rules_by_what_is_measured() -> None:
     assert StoppingRule(4.0, 8.0, 0.2, 0.01, at_least=1).less(0.5, 4).at_least == 1
 
 
+class SmallWorker:
+    settings = SMALL
+
+
 def runner_of(*seconds: float, **more: Any) -> Any:
     """A runner whose steps take so long, in a worker that has trained another split."""
     left = iter(seconds)
@@ -317,9 +322,8 @@ def runner_of(*seconds: float, **more: Any) -> Any:
         asked.append(at_least)
         return [timing(next(left)) for _ in range(at_least)]
 
-    before = (BatchSplit((1, 1)), False)
-    known: Any = {"warm": {before}, "trained": {}, "warm_pipeline": {}}
-    worker = SimpleNamespace(settings=SMALL, **known)
+    worker: Any = SmallWorker()
+    trained_before(worker).warm.add((BatchSplit((1, 1)), False))
     workload = Workload(BatchSplit((8, 8)), devices_of(QUICK, QUICK))
     usual = {"worker": worker, "workload": workload, "train": train, "asked": asked}
     usual |= {"losses_are_finite": True, "peaks": (), "vary_in_shape": False}
@@ -352,16 +356,16 @@ def test_a_first_warm_up_has_the_median_of_its_last_ten_steps() -> None:
     """The first of eleven steps is long, and counts no more."""
     seconds = (9.0, 0.3, 0.1, *[0.2, 0.1] * 4)
     runner = runner_of(*seconds)
-    runner.worker.warm.clear()
+    trained_before(runner.worker).warm.clear()
     ready = train_until_ready(runner, WarmUp(steps=5))
     assert (ready.steps, ready.steady) == (5 + len(seconds), True)
     assert ready.step_s == pytest.approx(0.15)
-    assert runner.worker.warm
+    assert trained_before(runner.worker).warm
 
 
 def test_a_warm_up_that_never_settles_is_not_steady() -> None:
     runner = runner_of(*[1.01**n for n in range(300)])
-    runner.worker.warm.clear()
+    trained_before(runner.worker).warm.clear()
     assert not train_until_ready(runner, WarmUp()).steady
 
 

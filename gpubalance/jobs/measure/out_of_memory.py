@@ -29,6 +29,7 @@ from gpubalance.errors import (
 from gpubalance.jobs.events import Doing, Watch
 from gpubalance.jobs.keep.saved import probe_of
 from gpubalance.jobs.measure.window import Peaks
+from gpubalance.jobs.measure.workload_runner import trained_before
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit
 from gpubalance.planning.search import TriedBatch, find_limit
@@ -346,7 +347,10 @@ class JointMemorySearch:
         except OutOfMemory as error:
             self._refused = error
             return None
-        return last.memory_peak_bytes if isinstance(last, Measured) else None
+        if not isinstance(last, Measured):
+            return None
+        trained_before(worker).peaks[split, False] = last.memory_peak_bytes
+        return last.memory_peak_bytes
 
 
 def _half(size: int) -> int:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 from gpubalance.errors import BadInput
 from gpubalance.jobs.events import TimingDone, Watch
@@ -14,6 +15,7 @@ from gpubalance.jobs.measure.window import Peaks, Sensors, Window, Workload, lar
 from gpubalance.numbers.stats import mean, median
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Prefetched, Timing
+from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.messages import Measured, Pipe, PrefetchedAll, Pull
 from gpubalance.workers.worker import Worker
 
@@ -79,6 +81,28 @@ class WarmUp:
 
 
 NOT_YET = WarmUp()
+
+
+class TrainedBefore:
+    """What a worker has trained so far, and what of that it need not be warmed up with again.
+
+    A split goes with whether its batches come from the user's input pipeline. `peaks` are of all
+    that it trained. `segments` has the cut model that it holds, with its size of micro-batches, and
+    the steps that warmed it up.
+    """
+
+    def __init__(self) -> None:
+        self.peaks: dict[tuple[BatchSplit, bool], Peaks] = {}
+        self.warm: set[tuple[BatchSplit, bool]] = set()
+        self.segments: dict[Hashable, int] = {}
+
+
+_TRAINED_BEFORE = WeakKeyDictionary[Worker, TrainedBefore]()
+
+
+def trained_before(worker: Worker) -> TrainedBefore:
+    """What this worker has trained so far. It is forgotten with the worker."""
+    return _TRAINED_BEFORE.setdefault(worker, TrainedBefore())
 
 
 class WorkloadRunner:
@@ -153,6 +177,10 @@ class WorkloadRunner:
                 yield reply
             else:
                 self._note(reply)
+                if workload.cut is None:
+                    key = (workload.split, workload.from_input_pipeline)
+                    peaks = trained_before(self.worker).peaks
+                    peaks[key] = reply.memory_peak_bytes
 
     def measure(
         self,
@@ -290,13 +318,14 @@ def train_until_ready(runner: WorkloadRunner, before: WarmUp) -> WarmUp:
     worker = runner.worker
     workload = runner.workload
     key = (workload.split, workload.from_input_pipeline)
-    until_steady = worker.settings.xla or not worker.warm
-    if key in worker.warm or (key in worker.trained and not until_steady):
-        runner.note_peaks(worker.trained[key])
+    trained = trained_before(worker)
+    until_steady = worker.settings.xla or not trained.warm
+    if key in trained.warm or (key in trained.peaks and not until_steady):
+        runner.note_peaks(trained.peaks[key])
         return replace(before, peaks=runner.peaks)
     steps = _first_steps(runner)
     is_new = all(
-        split.accumulates != workload.split.accumulates for split, _ in worker.warm
+        split.accumulates != workload.split.accumulates for split, _ in trained.warm
     )
     if workload.wants_stamps and (until_steady or is_new):
         steps += runner.train(at_least=_TRACED_STEPS, stamped=True)
@@ -308,14 +337,14 @@ def train_until_ready(runner: WorkloadRunner, before: WarmUp) -> WarmUp:
         steps = _until_settled(runner, steps)
         step_s = step_s_of(steps[-1])
         steady = before.steady
-    worker.warm.add(key)
+    trained.warm.add(key)
     count = before.steps + len(steps)
     return WarmUp(count, steady, step_s, runner.peaks, runner.vary_in_shape)
 
 
 def _warm_up_cut(runner: WorkloadRunner, cut: Pipe, before: WarmUp) -> WarmUp:
     """Trains until steps no longer get faster, unless these segments ran last in this process."""
-    warmed_up = runner.worker.warm_pipeline
+    warmed_up = trained_before(runner.worker).segments
     key = cut.segments, cut.micro_batch
     if key in warmed_up:
         return replace(before, steps=warmed_up[key])
