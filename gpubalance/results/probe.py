@@ -102,8 +102,8 @@ class BatchLimit(Record):
     """The largest batch that trains, and the smallest batch that was tried and does not train.
 
     `fits` is null if not even a batch of 1 trains, `fails` if every batch up to `max_batch` trains.
-    With a `plateau` no larger one was looked for: steps took over a second, and throughput did not
-    rise from that batch on.
+    With a `plateau` no larger one was looked for: steps took long, and throughput did not rise from
+    that batch on.
     `memory_bytes` is what the device's allocator may take, less the margin; `needed_bytes` is what
     the failing batch asked for. Both are null if unknown.
     """

@@ -313,6 +313,7 @@ def explored(
     *,
     find_limit: bool = True,
     for_split: bool = False,
+    gradient_bytes: int = 10**8,
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
@@ -321,7 +322,7 @@ def explored(
         request=SimpleNamespace(batch_multiple=8, max_batch=max_batch, **asked),
         max_batch=max_batch,
         usable_bytes=usable_bytes,
-        facts=ready(1),
+        facts=SimpleNamespace(model=SimpleNamespace(gradient_bytes=gradient_bytes)),
         report_left=lambda left_s, step_s: told.append(left_s / step_s),
     )
     points: dict[int, CurvePoint] = {}
@@ -388,6 +389,26 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     assert explored(**bends, find_limit=False, for_split=True)[1].plateau == 512
     fast = {**roomy, "rate_of": lambda batch: min(batch, 64.0) * 1000}
     assert explored(**fast, find_limit=False)[0] == batches
+
+
+@cases(
+    "gradient_bytes, last",
+    (10**3, 2048),
+    # A sum takes 15 ms, 3 % of 0.5 s.
+    (15 * 10**6, 2048),
+    (18 * 10**6, 8192),
+    (10**8, 8192),
+    ids=str,
+)
+def test_for_a_split_of_a_small_model_shorter_steps_are_long(
+    gradient_bytes: int, last: int
+) -> None:
+    """At 3,600 samples/s 512 take 0.14 s, 2048 take 0.57 s, 8192 take 2.3 s."""
+    how: dict[str, Any] = {"usable_bytes": 10**6 + 100, "find_limit": False}
+    how["rate_of"] = lambda batch: 3600.0 * min(batch, 64) / 64
+    how["gradient_bytes"] = gradient_bytes
+    assert explored(**how, for_split=True)[0][-1] == last
+    assert explored(**how)[0][-1] == 8192
 
 
 def probe_worker_of(

@@ -23,6 +23,9 @@ _LARGEST_UNASKED = 1024
 _PLATEAU = 0.03
 # Nobody trains with steps that are so long, if so much smaller batches give as many samples/s.
 _LONG_S = 1.0
+# For a split of a small model, steps are long sooner: see `_long_s`.
+_LEAST_LONG_S = 0.25
+_SLOW_LINK_BYTES_PER_S = 1e9
 _THREE_OCTAVES = 8
 _RISE_IN_THREE = (1 + _PLATEAU) ** 3
 # An exact limit is of no use to a split whose rounds try it, nor where steps are long.
@@ -87,7 +90,7 @@ def _factor(attempts: Attempts, size: int) -> int:
     """
     if _predicted(attempts) is None:
         return 2
-    is_long = 2 * attempts.points[size].step_time_s.median > _LONG_S
+    is_long = 2 * attempts.points[size].step_time_s.median > _long_s(attempts)
     may_show = is_long and _ends_on_plateau(attempts)
     return 2 if may_show and _is_enough(attempts, 4 * size) else 4
 
@@ -111,14 +114,15 @@ def _ends_flat(attempts: Attempts, curve: Curve) -> bool:
     largest = curve.batches[-1]
     smaller = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
     # With fewer octaves a split would have few sizes to choose from.
-    if not smaller or curve.step_time_s(largest) < _LONG_S:
+    long_s = _long_s(attempts)
+    if not smaller or curve.step_time_s(largest) < long_s:
         return False
     if attempts.probe_worker.request.for_split:
         # One flat octave is enough: rounds with longer steps would take minutes.
         best_before = max(_rate(curve, size) for size in curve.batches[:-1])
         if _rate(curve, largest) <= (1 + _PLATEAU) * best_before:
             return True
-    return _pays_no_more(curve, largest, smaller)
+    return _pays_no_more(curve, largest, long_s, smaller)
 
 
 def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
@@ -128,7 +132,7 @@ def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
         return False
     largest = max(steps_s)
     before = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
-    if not before or steps_s[largest] < _LONG_S:
+    if not before or steps_s[largest] < _long_s(attempts):
         return False
     best_before = max(_rate(curve, size) for size in before)
     return largest / steps_s[largest] <= _RISE_IN_THREE * best_before
@@ -140,12 +144,29 @@ def _ends_on_plateau(attempts: Attempts) -> bool:
     return not request.find_limit and request.max_batch is None
 
 
-def _pays_no_more(times: Line | Curve, batch: int, smaller: Iterable[int] = ()) -> bool:
+def _long_s(attempts: Attempts) -> float:
+    """From how many seconds on a step is long: it ends exploring if throughput has stopped rising.
+
+    A joint step also sums gradients, which larger batches make a smaller part of it. For a split, a
+    step is long once that part is below 3 % on a slow link, but between 0.25 and 1 s. Example: at
+    1 GB/s the gradients of 0.4 MB take 0.4 ms, which is 3 % of 13 ms, so 0.25 s are long. Those of
+    100 MB take 0.1 s, so only 1 s is long.
+    """
+    facts = attempts.probe_worker.facts
+    if facts is None or not attempts.probe_worker.request.for_split:
+        return _LONG_S
+    sync_s = facts.model.gradient_bytes / _SLOW_LINK_BYTES_PER_S
+    return min(max(_LEAST_LONG_S, sync_s / _PLATEAU), _LONG_S)
+
+
+def _pays_no_more(
+    times: Line | Curve, batch: int, long_s: float, smaller: Iterable[int] = ()
+) -> bool:
     """Whether steps of that batch are long, and throughput hardly rose in three octaves.
 
     It is compared with the rate three octaves below, and those of `smaller` batches.
     """
-    if times.step_time_s(batch) < _LONG_S:
+    if times.step_time_s(batch) < long_s:
         return False
     before = [max(1, batch // _THREE_OCTAVES), *smaller]
     best_before = max(_rate(times, size) for size in before)
@@ -166,17 +187,18 @@ def _report_time_left(attempts: Attempts, factor: int) -> None:
         points = list(attempts.points.values())
         largest = min(largest, probe_worker.max_batch or largest)
         if _ends_on_plateau(attempts):
-            largest = min(largest, _first_on_plateau(points, factor))
+            on_plateau = _first_on_plateau(points, factor, _long_s(attempts))
+            largest = min(largest, on_plateau)
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
         probe_worker.report_left(left_s, planned_step_s(points))
 
 
-def _first_on_plateau(points: list[CurvePoint], factor: int) -> int:
+def _first_on_plateau(points: list[CurvePoint], factor: int, long_s: float) -> int:
     """The batch at which exploring will end on a plateau, if memory lets it go so far."""
     size = max(point.batch for point in points)
     if len(points) > 1:
         line = fit_line([(point.batch, point.step_time_s.median) for point in points])
-        while size < _LARGEST and not _pays_no_more(line, size):
+        while size < _LARGEST and not _pays_no_more(line, size, long_s):
             size *= factor
         return size
     return _LARGEST
