@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import tensorflow as tf
-
 from gpubalance.planning.pipeline.problem import (
     BlockLoad,
     Cut,
@@ -309,6 +307,8 @@ class Pace:
         memory = self.profiles[device].memory
         self.peak_bytes[device] = max(self.peak_bytes[device] or 0, needs)
         if memory is not None and needs > memory:
+            import tensorflow as tf  # here, as devices' clocks are used without it
+
             message = f"OOM on replica {device}: its stage needs {needs} of {memory} B"
             raise tf.errors.ResourceExhaustedError(None, None, message)
 

@@ -1,26 +1,21 @@
-"""How a split or stages train: Keras' own `fit` and the like call functions of ours for a batch."""
+"""How a split or stages train: Keras' own `fit` and the like call functions of ours for a batch.
+
+Keras handles whole batches there, as on one device.
+"""
 
 from __future__ import annotations
 
 import difflib
 import inspect
 import threading
-import time
 import traceback
 from abc import ABC, abstractmethod
-from collections import UserDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from functools import cached_property, partial
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
-import keras
-
-from gpubalance.engine import keras_patches
-from gpubalance.engine.keras_patches import is_default, pythonify_logs
-from gpubalance.engine.replacing import Replacements
 from gpubalance.engine.step.trainable import are_the_same, compiled_objects
 from gpubalance.errors import BadInput
 
@@ -28,7 +23,6 @@ if TYPE_CHECKING:
     import keras
 
     from gpubalance.engine.replacing import Replacements
-
 
 # Where a model keeps its functions, by what trains it. They refer to the model, so they must be
 # the model's own to go with it.
@@ -139,6 +133,7 @@ class KerasFunctions(ABC):
     reads_generators_ahead = True
 
     def __init__(self, model: Any) -> None:
+        from gpubalance.training.called_function import CalledFunction
 
         self.model = model
         self.monitor: Any = None
@@ -170,6 +165,7 @@ class KerasFunctions(ABC):
     def _replacements(self, options: dict[str, Any]) -> Replacements:
         """What Keras calls instead of its own, in this thread."""
         from gpubalance.engine import keras_patches
+        from gpubalance.training.called_function import BatchEnds
 
         ends = BatchEnds()
         replacements: Replacements = {
@@ -306,133 +302,3 @@ def check_model(model: Any, call: str) -> None:
         function = call.partition("(")[0]
         got = f"got a value of type {type(model).__name__}"
         raise BadInput(f"{function} takes a Keras model first, and {got}", remedy=call)
-
-
-# The progress bar counts steps as often as ever, and shows numbers that are at most so old.
-_SHOWN_ANEW_S = 0.5
-
-
-class CalledFunction:
-    """A model's `train_function`, `test_function` or `predict_function` while a split calls Keras.
-
-    `kind` is `train`, `test` or `predict`. `of_the_split` is what is called for batches, and
-    `trace_again` is called with the kind when a script makes the function anew by force.
-    """
-
-    def __init__(
-        self,
-        kind: str,
-        model: Any,
-        of_the_split: Callable[[Any], Any],
-        trace_again: Callable[[str], None],
-    ) -> None:
-        self._kind = kind
-        self._name = f"{kind}_function"
-        self._model_name = model.name
-        self._of_the_split = of_the_split
-        self._trace_again = trace_again
-        self._value: Any = None  # of the attribute, until Keras asks for the function
-        self._calls = 0
-
-    def replacements(self, model: Any) -> Replacements:
-        """What takes the place of the model's attribute, and of Keras' method that makes it."""
-        make = keras_patches.of_training_method(model, f"make_{self._name}")
-        return {keras_patches.of_training(model, self._name): self, make: self._make}
-
-    def __call__(self, _: Any) -> Any:
-        """What the model's attribute is."""
-        return self._value
-
-    def assign(self, value: Any) -> None:
-        """Sets the attribute, as a script does."""
-        self._value = None if value is None else partial(self._call_the_scripts, value)
-
-    def _make(self, _original: Any, _model: Any, force: bool = False) -> Any:
-        if force:
-            self._trace_again(self._kind)
-        if force or self._value is None:
-            self._value = self._call
-        return self._value
-
-    def _call(self, data: Any) -> Any:
-        self._calls += 1
-        return self._of_the_split(data)
-
-    def _call_the_scripts(self, function: Callable[[Any], Any], data: Any) -> Any:
-        before = self._calls
-        result = function(data)
-        if self._calls == before:
-            raise BadInput(
-                f"the {self._name} that was set on the model {self._model_name} does "
-                f"not call the one from Keras' make_{self._name}, so the split would "
-                "not be used",
-                remedy="call that function in yours, or move your code to "
-                f"{self._kind}_step",
-            )
-        return result
-
-
-def set_before_text(model: Any) -> str:
-    """The warning of a `train_function` that a script has set before `fit`, or nothing."""
-    value = vars(model).get("train_function")
-    if value is None or keras_patches.is_keras_own(value):
-        return ""
-    return (
-        f"the train_function that was set on the model {model.name} before fit is not called: set "
-        "it in the model's make_train_function, or in a callback"
-    )
-
-
-class LogsReadLate(UserDict[str, Any]):
-    """A step's logs, which are read from the devices when somebody looks at one of them."""
-
-    def __init__(self, logs: Mapping[str, Any]) -> None:
-        self._logs = logs
-
-    def __len__(self) -> int:
-        return len(self._logs)
-
-    @cached_property
-    def data(self) -> dict[str, Any]:  # type: ignore[override]
-        """What Keras gives to callbacks."""
-        return pythonify_logs(self._logs)  # type: ignore[no-any-return]
-
-
-class BatchEnds:
-    """What Keras' `CallbackList` does at the end of each batch of one call."""
-
-    def __init__(self) -> None:
-        self._shown_s = 0.0  # when the progress bar got numbers
-
-    def of(self, hook: str) -> Callable[..., None]:
-        """The method that calls all callbacks' methods of this name."""
-
-        def call_all(
-            _: Any, callbacks: Any, batch: int, logs: Mapping[str, Any] | None = None
-        ) -> None:
-            """In place of the CallbackList's own method; `callbacks` is that list."""
-            late: Any = LogsReadLate(logs or {})
-            for callback in callbacks.callbacks:
-                known = late
-                if _is_users(callback, hook):
-                    known = late.data
-                elif isinstance(callback, keras.callbacks.ProgbarLogger):
-                    known = self._for_bar(late)
-                getattr(callback, hook)(batch, logs=known)
-
-        return call_all
-
-    def _for_bar(self, logs: LogsReadLate) -> Mapping[str, Any]:
-        now_s = time.monotonic()
-        if now_s - self._shown_s < _SHOWN_ANEW_S:
-            return {}
-        self._shown_s = now_s
-        return logs
-
-
-def _is_users(callback: Any, hook: str) -> bool:
-    """Whether code of the user's takes logs at a batch's end: it may want a dict of floats."""
-    if is_default(callback.on_batch_end) and is_default(getattr(callback, hook)):
-        return False
-    is_keras = type(callback).__module__.startswith("keras.")
-    return not is_keras or isinstance(callback, keras.callbacks.LambdaCallback)

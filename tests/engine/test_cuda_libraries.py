@@ -6,7 +6,7 @@ import ctypes
 from pathlib import Path
 
 from tests.stand_in import compiled
-from tests.support.late import gpus
+from tests.support.late import runtime
 
 
 def library_in(folder: Path, name: str, code: str) -> Path:
@@ -23,9 +23,9 @@ def cudnn(number: int) -> str:
 def test_a_build_wants_its_own_versions() -> None:
     of_cuda = "cudart.so.12 cublas.so.12 cublasLt.so.12 cufft.so.11 cusolver.so.11 cusparse.so.12"
     names = (*of_cuda.split(), "cudnn.so.9", "nccl.so.2")
-    assert gpus.library_names("12.5.1", "9") == tuple(f"lib{name}" for name in names)
-    assert gpus.library_names("13.0.1", "9")[0] == "libcudart.so.13"
-    assert gpus.library_names(None, None) == ()
+    assert runtime.library_names("12.5.1", "9") == tuple(f"lib{name}" for name in names)
+    assert runtime.library_names("13.0.1", "9")[0] == "libcudart.so.13"
+    assert runtime.library_names(None, None) == ()
 
 
 def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) ->
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
         variables = {"LD_LIBRARY_PATH": path} if path else {}
         library = gpus.load_library("libcudnn.so.9", tmp_path, variables)
-        assert gpus.cudnn_version(library) == version
+        assert runtime.cudnn_version(library) == version
 
 
 def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
@@ -49,4 +49,4 @@ def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
 
 def test_a_library_that_does_not_tell_its_version(tmp_path: Path) -> None:
     library = library_in(tmp_path, "libcudnn.so.9", "int nothing;\n")
-    assert gpus.cudnn_version(ctypes.CDLL(str(library))) is None
+    assert runtime.cudnn_version(ctypes.CDLL(str(library))) is None

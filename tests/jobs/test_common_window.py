@@ -65,10 +65,12 @@ def test_what_was_measured_at_once_is_a_window_of_each() -> None:
             yield timing(0.5)
         yield Measured(memory_peak_bytes=split.batches, late_part=split.batches[0] / 10)
 
+    class BusyWorker:
+        measure = staticmethod(replies)
+
     def each(work: Callable[..., Any], among: Sequence[int]) -> dict[int, Any]:
         with ThreadPoolExecutor() as threads:
-            worker = SimpleNamespace(measure=replies)
-            answers = threads.map(lambda group: work(group, worker), among)
+            answers = threads.map(lambda group: work(group, BusyWorker()), among)
             return dict(zip(among, answers, strict=True))
 
     worker_group: Any = SimpleNamespace(each=each, failures={})

@@ -141,7 +141,10 @@ def limits_of(
     """What a balance plans with after that failure, of devices of which the first has no samples."""
     asked = BalanceRequest(devices=devices_of(QUICK, *profiles), settings=SMALL)
     split = BatchSplit((0, *batches))
-    rounds = BalanceRounds(drawn_workers(asked), probe_of(asked.devices))
+    # Its probe would be told of devices that hold more: joint steps take more memory.
+    roomy = devices_of(*[QUICK] * len(asked.devices))
+    probe = altered(probe_of(roomy), devices=asked.devices)
+    rounds = BalanceRounds(drawn_workers(asked), probe)
     return rounds._fitting_sizes(split, failed, believed=False)
 
 

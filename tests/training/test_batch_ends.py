@@ -63,7 +63,7 @@ def test_the_bar_shows_numbers(made: Any, capsys: pytest.CaptureFixture[str]) ->
 
 def test_logs_that_nobody_looks_at_are_not_read() -> None:
     """Keras' ModelCheckpoint and TensorBoard are given logs, and as a rule only hand them on."""
-    from gpubalance.training.keras_functions import LogsReadLate
+    from gpubalance.training.called_function import LogsReadLate
 
     reads: list[str] = []
 
