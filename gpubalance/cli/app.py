@@ -6,7 +6,6 @@ import atexit
 import io
 import math
 import os
-import platform
 import shlex
 import shutil
 import signal
@@ -22,7 +21,6 @@ import typer
 from typer.core import TyperGroup
 from typer.exceptions import TyperException
 
-from gpubalance._version import __version__
 from gpubalance.cli import complete
 from gpubalance.cli.command import (
     COMMANDS,
@@ -34,7 +32,6 @@ from gpubalance.cli.command import (
 )
 from gpubalance.cli.next_command import program, resuming, typed
 from gpubalance.cli.output import say
-from gpubalance.devices.nvml import Reading, read
 from gpubalance.errors import (
     RESUME,
     BadInput,
@@ -47,43 +44,7 @@ from gpubalance.errors import (
     machine_fault,
 )
 from gpubalance.remedies import match
-from gpubalance.system.deadlines import within_or
-from gpubalance.system.versions import Software, software
 from gpubalance.text import clean_lines
-
-
-def version_text() -> str:
-    """The lines. It never fails."""
-    driver = within_or(
-        Reading(problem="NVML does not answer"), lambda: read(gpus=False)
-    )
-    installed = software()
-    lines = [
-        f"gpubalance {__version__}",
-        f"Python {platform.python_version()}",
-        _tensorflow_text(installed),
-        f"Keras {installed.keras or 'is not installed'}",
-        _driver_text(driver),
-    ]
-    return "\n".join(lines)
-
-
-def _tensorflow_text(installed: Software) -> str:
-    if not installed.tensorflow:
-        return "TensorFlow is not installed"
-    if not installed.cuda:
-        return f"TensorFlow {installed.tensorflow}, built without CUDA"
-    cudnn = installed.cudnn or "of unknown version"
-    return f"TensorFlow {installed.tensorflow}, built for CUDA {installed.cuda}, cuDNN {cudnn}"
-
-
-def _driver_text(driver: Reading) -> str:
-    if driver.driver_version:
-        cuda = driver.cuda_driver_version or "of unknown version"
-        return f"driver {driver.driver_version}, up to CUDA {cuda}"
-    problem = driver.problem or "its version is unknown"
-    return f"no driver: {problem.removeprefix('no NVIDIA driver: ')}"
-
 
 # Their texts quote what the user wrote, or what a mistake of ours met: that may be anything.
 _NOT_LOOKED_UP = (UsageError.exit_code, BadInput.exit_code, Bug.exit_code)
@@ -132,6 +93,8 @@ app = typer.Typer(
 
 def _version(wanted: bool) -> None:
     if wanted:
+        from gpubalance.cli.version import version_text
+
         print(version_text())
         raise typer.Exit
 

@@ -28,9 +28,10 @@ from gpubalance.remedies import match
 from gpubalance.results.combine_rules import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, measured
+from gpubalance.training.called_function import set_before_text
 from gpubalance.training.compiled import CompiledSteps
 from gpubalance.training.device_split import DeviceSplit
-from gpubalance.training.keras_functions import KerasFunctions, set_before_text
+from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.launched import reports
 from gpubalance.training.memory import out_of_memory, ran_out
 from gpubalance.training.processes import Processes, end_together, quiet

@@ -33,17 +33,17 @@ def test_nvidias_wheels_are_searched_after_the_users_own_path(tmp_path: Path) ->
     own = library_in(tmp_path / "own", "libcudnn.so.9", cudnn(8904))
     for path, version in ((None, "9.21.0"), (f"/nowhere:{own.parent}", "8.9.4")):
         variables = {"LD_LIBRARY_PATH": path} if path else {}
-        library = gpus.load_library("libcudnn.so.9", tmp_path, variables)
+        library = runtime.load_library("libcudnn.so.9", tmp_path, variables)
         assert runtime.cudnn_version(library) == version
 
 
 def test_a_library_that_is_missing_or_broken_says_why(tmp_path: Path) -> None:
-    missing = gpus.load_library("libnothing-of-this-name.so.9", tmp_path, {})
+    missing = runtime.load_library("libnothing-of-this-name.so.9", tmp_path, {})
     assert "cannot open shared object" in str(missing)
     broken = tmp_path / "nvidia" / "nccl" / "lib" / "libnccl.so.2"
     broken.parent.mkdir(parents=True)
     broken.write_bytes(b"half a download")
-    problem = gpus.load_library("libnccl.so.2", tmp_path, {})
+    problem = runtime.load_library("libnccl.so.2", tmp_path, {})
     assert "too short" in problem or "invalid ELF" in problem
 
 
