@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -314,12 +314,18 @@ def explored(
     find_limit: bool = True,
     for_split: bool = False,
     gradient_bytes: int = 10**8,
+    hosts: Sequence[str | None] = (None, None),
+    simulated: bool = False,
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
-    asked = {"find_limit": find_limit, "for_split": for_split}
+    asked: dict[str, Any] = {"find_limit": find_limit, "for_split": for_split}
+    asked["devices"] = [
+        altered(PAIR[0], host=host, simulated=simulated) for host in hosts
+    ]
     probe_worker: Any = SimpleNamespace(
         request=SimpleNamespace(batch_multiple=8, max_batch=max_batch, **asked),
+        device=asked["devices"][0],
         max_batch=max_batch,
         usable_bytes=usable_bytes,
         facts=SimpleNamespace(model=SimpleNamespace(gradient_bytes=gradient_bytes)),
@@ -409,6 +415,11 @@ def test_for_a_split_of_a_small_model_shorter_steps_are_long(
     how["gradient_bytes"] = gradient_bytes
     assert explored(**how, for_split=True)[0][-1] == last
     assert explored(**how)[0][-1] == 8192
+    assert explored(**how, for_split=True, simulated=True)[0][-1] == 8192
+    # Between hosts a sum takes ten times as long.
+    how["gradient_bytes"] *= 0.1
+    over_hosts = explored(**how, for_split=True, hosts=("alpha", "beta"))
+    assert over_hosts[0][-1] == last
 
 
 def probe_worker_of(

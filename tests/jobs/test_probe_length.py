@@ -119,7 +119,7 @@ def test_a_single_long_step_shows_that_throughput_stopped_rising(
         memory_per_sample=11_000,
         noise=0.002,
     )
-    limit = known(probed(profile).batch_limit)
+    limit = known(probed(profile, for_split=True).batch_limit)
     assert seconds.exists()
     assert (limit.fails is None, limit.plateau is not None) == (stops, stops)
     if stops:

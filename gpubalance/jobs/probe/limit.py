@@ -14,6 +14,7 @@ from gpubalance.planning.memory import predict_limit
 from gpubalance.planning.model import Curve, Line, fit_line, measured_curve
 from gpubalance.planning.search import ASKED_FOR, Limit, TriedBatch, find_limit
 from gpubalance.results.probe import CurvePoint, peaks_by_batch, times_of
+from gpubalance.settings.device import hosts_of
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
@@ -26,6 +27,7 @@ _LONG_S = 1.0
 # For a split of a small model, steps are long sooner: see `_long_s`.
 _LEAST_LONG_S = 0.25
 _SLOW_LINK_BYTES_PER_S = 1e9
+_SLOW_NETWORK_BYTES_PER_S = 1e8
 _THREE_OCTAVES = 8
 _RISE_IN_THREE = (1 + _PLATEAU) ** 3
 # An exact limit is of no use to a split whose rounds try it, nor where steps are long.
@@ -148,14 +150,20 @@ def _long_s(attempts: Attempts) -> float:
     """From how many seconds on a step is long: it ends exploring if throughput has stopped rising.
 
     A joint step also sums gradients, which larger batches make a smaller part of it. For a split, a
-    step is long once that part is below 3 % on a slow link, but between 0.25 and 1 s. Example: at
-    1 GB/s the gradients of 0.4 MB take 0.4 ms, which is 3 % of 13 ms, so 0.25 s are long. Those of
-    100 MB take 0.1 s, so only 1 s is long.
+    step is long once that part is below 3 % on a slow link, but between 0.25 and 1 s. Example:
+    within a host, at 1 GB/s, the gradients of 0.4 MB take 0.4 ms, which is 3 % of 13 ms, so 0.25 s
+    are long. Those of 100 MB take 0.1 s, so only 1 s is long. What simulated devices take for sync
+    does not depend on the gradients.
     """
-    facts = attempts.probe_worker.facts
-    if facts is None or not attempts.probe_worker.request.for_split:
+    probe_worker = attempts.probe_worker
+    facts = probe_worker.facts
+    request = probe_worker.request
+    if facts is None or not request.for_split or probe_worker.device.simulated:
         return _LONG_S
-    sync_s = facts.model.gradient_bytes / _SLOW_LINK_BYTES_PER_S
+    bytes_per_s = _SLOW_LINK_BYTES_PER_S
+    if len(hosts_of(request.devices)) > 1:
+        bytes_per_s = _SLOW_NETWORK_BYTES_PER_S
+    sync_s = facts.model.gradient_bytes / bytes_per_s
     return min(max(_LEAST_LONG_S, sync_s / _PLATEAU), _LONG_S)
 
 
