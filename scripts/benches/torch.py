@@ -1,7 +1,7 @@
 """What torch_ddp.py gains on two unequal parts of this machine's cores, by the plan of torch_curve.py.
 
-Each rank has a quota of a core. In turns a joint step is timed, with which the plan predicts, and
-the split and even shares are trained.
+Each rank has a quota of a core. In turns joint steps are timed until the plan no longer changes, as
+the guide says, and then its split and even shares are trained.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PARTS = {"fast": 0.8, "slow": 0.4}  # of a core, by device
 _GLOBAL_BATCH = 1024
 _CURVE = ("--multiple", "64", "--max-batch", "1024")
 _TURNS = 5
-_EPOCHS = 4  # the first one warms up
+_EPOCHS = 6  # the first one warms up
 _VARIABLES = {"OMP_NUM_THREADS": "1", "MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": "2"}
 
 _RANK = """
@@ -96,28 +96,35 @@ def _listed(ratios: Sequence[float]) -> str:
 def rank(table: str) -> None:
     """What each of the two processes does; the first one plans, and prints the turns."""
     import torch.distributed as dist
-    import torch_joint
 
     dist.init_process_group("gloo")
     alone = Path(table).read_text()
     batches = _shared(lambda: _plan(table))["batches"]
     turns = []
     for _ in range(_TURNS):
-        # This machine changes its speed from minute to minute: only these steps count.
+        # This machine changes its speed from minute to minute: only this turn's steps count.
         _shared(lambda: Path(table).write_text(alone))
-        with redirect_stdout(io.StringIO()):
-            times = torch_joint.measured(batches, batches)
-        devices = torch_joint.devices_of(Path(table))
-        used = list(zip(devices, batches, strict=True))
-        torch_joint.append(Path(table), used, times)
-        plan = _shared(lambda: _plan(table))
-        batches = plan["batches"]
+        timed: list[list[int]] = []
+        while batches not in timed:
+            timed.append(batches)
+            _time_joint_steps(Path(table), batches)
+            plan = _shared(lambda: _plan(table))
+            batches = plan["batches"]
         turn = {"batches": batches, "predicted": plan["predicted"]["throughput"]}
         turn["rate"] = _rate(batches)
         turn["even"] = _rate([_GLOBAL_BATCH // 2] * 2)
         turns.append(turn)
     print(json.dumps(turns), flush=True)
     dist.destroy_process_group()
+
+
+def _time_joint_steps(table: Path, batches: Sequence[int]) -> None:
+    import torch_joint
+
+    with redirect_stdout(io.StringIO()):
+        times = torch_joint.measured(batches, batches)
+    used = list(zip(torch_joint.devices_of(table), batches, strict=True))
+    torch_joint.append(table, used, times)
 
 
 def _shared(makes: Callable[[], Any]) -> Any:
