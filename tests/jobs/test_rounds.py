@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from random import Random
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from gpubalance.jobs.balance import rounds
 from gpubalance.jobs.balance.balance import find_and_prove
 from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split, next_split
 from gpubalance.jobs.plan.estimates import DeviceEstimates
@@ -117,3 +120,38 @@ def test_with_a_hierarchical_all_reduce_no_device_is_left_out() -> None:
     estimates.learn(first, measurement_of(first.split.batches, computes_s, sync_s=0.02))
     following = next_split(estimates, time_sums, some_ran_out=False)
     assert following is None or following.split.used == (0, 1, 2, 3)
+
+
+@cases(
+    "predicted, measured_again, proven, following",
+    (100.7, False, True, None),
+    (100.7, False, False, "planned"),
+    (100.7, True, True, "best"),
+    (100.9, False, True, "planned"),
+    (100.3, True, True, None),
+    ids=range(5),
+)
+def test_a_proven_split_stays_unless_another_is_clearly_better(
+    predicted: float,
+    measured_again: bool,
+    proven: bool,
+    following: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its 100 samples/s are known within ± 0.8 %; a round must promise 0.4 %."""
+    planned: Any = SimpleNamespace(split="another")
+    best = SimpleNamespace(value=100.0, planned="best", run=proven or None)
+    best.may_have = lambda value: value < 100.8
+    best.may_be_measured_again = measured_again
+    # Then no devices are left out.
+    settings = SimpleNamespace(all_reduce="hierarchical")
+    estimates: Any = SimpleNamespace(
+        best=lambda: best,
+        has=lambda _: False,
+        most_uncertain_rival=lambda: None,
+        probe=SimpleNamespace(settings=settings),
+        problem=SimpleNamespace(value=lambda _: predicted),
+    )
+    monkeypatch.setattr(rounds, "best_split", lambda _: planned)
+    found = next_split(estimates, lambda _: None, some_ran_out=False)
+    assert found == {"planned": planned, "best": "best", None: None}[following]

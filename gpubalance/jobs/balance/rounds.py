@@ -250,7 +250,8 @@ def next_split(
        measured split and the planner's best;
     2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
        split, and was not measured at its devices' present speed. If the best measured split may be
-       as good, and was measured less than three times, it is measured again instead;
+       as good, and was measured less than three times, it is measured again instead. If it is
+       proven besides, it stays: another proof is not likely to show a difference;
     3. the best measured split or one of its rivals, whichever is known least exactly. A rival is a
        measured split that may be more than 0.4 % better than the best. Without a rival nothing is
        measured. Only splits that were measured less than three times are measured again.
@@ -272,9 +273,12 @@ def next_split(
         return fewer
     # 2. The planner's best, unless the best measured split may be as good.
     if planned_is_better:
-        if best_measured.could_reach(predicted_value):
+        if not best_measured.may_have(predicted_value):
+            return planned
+        if best_measured.may_be_measured_again:
             return best_measured.planned
-        return planned
+        if best_measured.run is None:
+            return planned
     # 3. What may show which of several measured splits is the best.
     rival = estimates.most_uncertain_rival()
     return None if rival is None else rival.planned

@@ -65,10 +65,9 @@ class MeasuredSplit:
         """Whether another measurement may still help."""
         return len(self.counted_measurements) < _MOST
 
-    def could_reach(self, value: float) -> bool:
-        """Whether another measurement may show that it has this value."""
-        maximum = (1 + self.relative_half_width) * self.value
-        return self.may_be_measured_again and value < maximum
+    def may_have(self, value: float) -> bool:
+        """Whether its value may be this one, or a higher one, as exactly as it is known."""
+        return value < (1 + self.relative_half_width) * self.value
 
     @property
     def _step_times_s(self) -> list[float]:
