@@ -19,7 +19,7 @@ from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.curve import Work
-from gpubalance.jobs.probe.limit import Explored, _why_max, explore
+from gpubalance.jobs.probe.limit import Explored, _why_max, explore, plateau_of
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import device_probe, taken_over
 from gpubalance.jobs.probe.result import nothing_fits, probe_warnings
@@ -395,6 +395,37 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     assert explored(**bends, find_limit=False, for_split=True)[1].plateau == 512
     fast = {**roomy, "rate_of": lambda batch: min(batch, 64.0) * 1000}
     assert explored(**fast, find_limit=False)[0] == batches
+
+
+@cases(
+    "rate, for_split, plateau",
+    (132, True, 512),
+    (135, True, None),
+    # Alone it is compared with the batch of 64 only.
+    (132, False, None),
+    (109, False, 512),
+    ids=str,
+)
+def test_one_long_step_shows_a_plateau_at_3_percent(
+    rate: float, for_split: bool, plateau: int | None
+) -> None:
+    """The points have 100 and 130 samples/s; a step of 1024 samples was only shown to train."""
+    request: Any = {"find_limit": False, "max_batch": None, "for_split": for_split}
+    request["devices"] = (altered(PAIR[0], simulated=False),)
+    probe_worker = SimpleNamespace(
+        request=SimpleNamespace(**request),
+        device=request["devices"][0],
+        facts=SimpleNamespace(model=SimpleNamespace(gradient_bytes=10**8)),
+    )
+    points = {
+        size: point_of(QUICK, size, size / of) for size, of in ((64, 100), (512, 130))
+    }
+    attempts: Any = SimpleNamespace(
+        points=points,
+        probe_worker=probe_worker,
+        single_steps=lambda: {1024: 1024 / rate},
+    )
+    assert plateau_of(attempts) == plateau
 
 
 @cases(

@@ -128,16 +128,22 @@ def _ends_flat(attempts: Attempts, curve: Curve) -> bool:
 
 
 def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
-    """Whether a batch that was only shown to train does, by three octaves as it is inexact."""
+    """Whether a batch that was only shown to train does, by three octaves as it is inexact.
+
+    For a split any smaller batch will do: what it chooses is measured again.
+    """
     steps_s = attempts.single_steps()
     if not steps_s:
         return False
     largest = max(steps_s)
-    before = [size for size in curve.batches if size <= largest / _THREE_OCTAVES]
+    apart, rise = _THREE_OCTAVES, _RISE_IN_THREE
+    if attempts.probe_worker.request.for_split:
+        apart, rise = 1, 1 + _PLATEAU
+    before = [size for size in curve.batches if size <= largest / apart]
     if not before or steps_s[largest] < _long_s(attempts):
         return False
     best_before = max(_rate(curve, size) for size in before)
-    return largest / steps_s[largest] <= _RISE_IN_THREE * best_before
+    return largest / steps_s[largest] <= rise * best_before
 
 
 def _ends_on_plateau(attempts: Attempts) -> bool:
