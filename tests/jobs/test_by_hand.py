@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
@@ -19,7 +19,7 @@ from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.curve import Work
-from gpubalance.jobs.probe.limit import Explored, _why_max, explore, plateau_of
+from gpubalance.jobs.probe.limit import Explored, _long_s, _why_max, explore, plateau_of
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import device_probe, taken_over
 from gpubalance.jobs.probe.result import nothing_fits, probe_warnings
@@ -313,22 +313,16 @@ def explored(
     *,
     find_limit: bool = True,
     for_split: bool = False,
-    gradient_bytes: int = 10**8,
-    hosts: Sequence[str | None] = (None, None),
-    simulated: bool = False,
 ) -> tuple[list[int], Explored]:
     """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
     told: list[float] = []
-    asked: dict[str, Any] = {"find_limit": find_limit, "for_split": for_split}
-    asked["devices"] = [
-        altered(PAIR[0], host=host, simulated=simulated) for host in hosts
-    ]
+    asked = {"find_limit": find_limit, "for_split": for_split}
     probe_worker: Any = SimpleNamespace(
         request=SimpleNamespace(batch_multiple=8, max_batch=max_batch, **asked),
-        device=asked["devices"][0],
+        device=PAIR[0],
         max_batch=max_batch,
         usable_bytes=usable_bytes,
-        facts=SimpleNamespace(model=SimpleNamespace(gradient_bytes=gradient_bytes)),
+        facts=ready(1),
         report_left=lambda left_s, step_s: told.append(left_s / step_s),
     )
     points: dict[int, CurvePoint] = {}
@@ -397,60 +391,48 @@ def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:
     assert explored(**fast, find_limit=False)[0] == batches
 
 
-@cases(
-    "rate, for_split, plateau",
-    (132, True, 512),
-    (135, True, None),
-    # Alone it is compared with the batch of 64 only.
-    (132, False, None),
-    (109, False, 512),
-    ids=str,
-)
-def test_one_long_step_shows_a_plateau_at_3_percent(
-    rate: float, for_split: bool, plateau: int | None
-) -> None:
-    """The points have 100 and 130 samples/s; a step of 1024 samples was only shown to train."""
-    request: Any = {"find_limit": False, "max_batch": None, "for_split": for_split}
-    request["devices"] = (altered(PAIR[0], simulated=False),)
+def attempts_on(hosts: int, gradient_bytes: float, *, for_split: bool) -> Any:
+    """Attempts on a GPU, of a probe on so many hosts, without points yet."""
+    devices = [altered(PAIR[0], host=str(n), simulated=False) for n in range(hosts)]
+    asked: Any = {"find_limit": False, "max_batch": None, "for_split": for_split}
     probe_worker = SimpleNamespace(
-        request=SimpleNamespace(**request),
-        device=request["devices"][0],
-        facts=SimpleNamespace(model=SimpleNamespace(gradient_bytes=10**8)),
+        request=SimpleNamespace(devices=devices, **asked),
+        device=devices[0],
+        facts=SimpleNamespace(model=SimpleNamespace(gradient_bytes=gradient_bytes)),
     )
-    points = {
-        size: point_of(QUICK, size, size / of) for size, of in ((64, 100), (512, 130))
-    }
-    attempts: Any = SimpleNamespace(
-        points=points,
-        probe_worker=probe_worker,
-        single_steps=lambda: {1024: 1024 / rate},
-    )
-    assert plateau_of(attempts) == plateau
+    return SimpleNamespace(probe_worker=probe_worker)
 
 
 @cases(
-    "gradient_bytes, last",
-    (10**3, 2048),
-    # A sum takes 15 ms, 3 % of 0.5 s.
-    (15 * 10**6, 2048),
-    (18 * 10**6, 8192),
-    (10**8, 8192),
+    "hosts, gradient_bytes, long_s",
+    (1, 1e3, 0.25),
+    # A sum takes 18 ms, which are 3 % of 0.6 s.
+    (1, 18e6, 0.6),
+    (2, 1.8e6, 0.6),
+    (1, 1e8, 1.0),
     ids=str,
 )
-def test_for_a_split_of_a_small_model_shorter_steps_are_long(
-    gradient_bytes: int, last: int
+def test_steps_are_long_where_sums_are_a_small_part_of_them(
+    hosts: int, gradient_bytes: float, long_s: float
 ) -> None:
-    """At 3,600 samples/s 512 take 0.14 s, 2048 take 0.57 s, 8192 take 2.3 s."""
-    how: dict[str, Any] = {"usable_bytes": 10**6 + 100, "find_limit": False}
-    how["rate_of"] = lambda batch: 3600.0 * min(batch, 64) / 64
-    how["gradient_bytes"] = gradient_bytes
-    assert explored(**how, for_split=True)[0][-1] == last
-    assert explored(**how)[0][-1] == 8192
-    assert explored(**how, for_split=True, simulated=True)[0][-1] == 8192
-    # Between hosts a sum takes ten times as long.
-    how["gradient_bytes"] *= 0.1
-    over_hosts = explored(**how, for_split=True, hosts=("alpha", "beta"))
-    assert over_hosts[0][-1] == last
+    attempts = attempts_on(hosts, gradient_bytes, for_split=True)
+    assert _long_s(attempts) == pytest.approx(long_s)
+    attempts.probe_worker.device = PAIR[0]  # simulated
+    assert _long_s(attempts) == 1
+    assert _long_s(attempts_on(hosts, gradient_bytes, for_split=False)) == 1
+
+
+@cases("for_split, rates", (True, (132, 135)), (False, (109, 132)), ids=str)
+def test_one_long_step_shows_a_plateau(
+    for_split: bool, rates: tuple[float, float]
+) -> None:
+    """For a split by 3 % of any point, else by three octaves: of 1024, only of 64."""
+    attempts = attempts_on(1, 1e8, for_split=for_split)
+    rising = ((64, 0.64), (512, 512 / 130))
+    attempts.points = {size: point_of(QUICK, size, step_s) for size, step_s in rising}
+    for rate, plateau in zip(rates, (512, None), strict=True):
+        attempts.single_steps = lambda rate=rate: {1024: 1024 / rate}
+        assert plateau_of(attempts) == plateau
 
 
 def probe_worker_of(

@@ -123,35 +123,31 @@ def test_with_a_hierarchical_all_reduce_no_device_is_left_out() -> None:
 
 
 @cases(
-    "predicted, measured_again, proven, following",
-    (100.7, False, True, None),
-    (100.7, False, False, "planned"),
-    (100.7, True, True, "best"),
-    (100.9, False, True, "planned"),
-    (100.3, True, True, None),
-    ids=range(5),
+    "proven, following",
+    (True, [None, "best", "new", None]),
+    (False, ["new", "best", "new", None]),
 )
 def test_a_proven_split_stays_unless_another_is_clearly_better(
-    predicted: float,
-    measured_again: bool,
-    proven: bool,
-    following: str | None,
-    monkeypatch: pytest.MonkeyPatch,
+    proven: bool, following: list[str | None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its 100 samples/s are known within ± 0.8 %; a round must promise 0.4 %."""
-    planned: Any = SimpleNamespace(split="another")
     best = SimpleNamespace(value=100.0, planned="best", run=proven or None)
     best.may_have = lambda value: value < 100.8
-    best.may_be_measured_again = measured_again
-    # Then no devices are left out.
-    settings = SimpleNamespace(all_reduce="hierarchical")
     estimates: Any = SimpleNamespace(
-        best=lambda: best,
-        has=lambda _: False,
-        most_uncertain_rival=lambda: None,
-        probe=SimpleNamespace(settings=settings),
-        problem=SimpleNamespace(value=lambda _: predicted),
+        best=lambda: best, has=lambda _: False, most_uncertain_rival=lambda: None
     )
+    planned: Any = SimpleNamespace(split="another")
     monkeypatch.setattr(rounds, "best_split", lambda _: planned)
-    found = next_split(estimates, lambda _: None, some_ran_out=False)
-    assert found == {"planned": planned, "best": "best", None: None}[following]
+    monkeypatch.setattr(rounds, "_fewer_devices", lambda *_: None)
+    found = []
+    for predicted, again in (
+        (100.7, False),
+        (100.7, True),
+        (100.9, True),
+        (100.3, True),
+    ):
+        estimates.problem = SimpleNamespace(value=lambda _, value=predicted: value)
+        best.may_be_measured_again = again
+        following_split = next_split(estimates, lambda _: None, some_ran_out=False)
+        found.append("new" if following_split is planned else following_split)
+    assert found == following

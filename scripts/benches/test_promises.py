@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from scripts.benches.comparisons import promises
 from tests.support.cases import cases
-from tests.support.comparisons import promises
 
 
 @cases("count, correlation", (12, 0.7), pytest.param(54, 0.7, marks=pytest.mark.full))
