@@ -1,4 +1,15 @@
-"""Holds simulated devices to their profiles: a step from inside, a pipeline by its schedule."""
+"""Makes simulated devices follow their profiles: in a replica's step, and in a pipeline.
+
+A simulated device is a TensorFlow CPU device that runs the real replica step. Calls in its graph
+make it behave like its profile: `computed` sleeps until its compute is over, `summed` until
+the joint run's sync is, `finished` until the device's own update is. A step with a batch
+beyond its memory, by `lacks`, must not begin. k micro-batches take the memory of one and k times
+its time, so alpha is paid k times. A device without a profile has a clock that only reads the time.
+
+A pipeline follows the simulated schedule of `PipelinePace`. The real step runs meanwhile, and a
+step ends when both are over. What a profile's numbers mean for a part of a model is assumed: see
+`BlockLoad.by_profile`. On a real device all of this is measured.
+"""
 
 from __future__ import annotations
 
@@ -230,8 +241,8 @@ def clocks(
 
 
 @dataclass(eq=False)
-class Pace:
-    """What steps take by the devices' profiles.
+class PipelinePace:
+    """What a pipeline's steps take by the devices' profiles.
 
     `steps` counts them, `late_steps` those whose real compute took longer. `free_s` is when the
     last one ended, `peak_bytes` the most that each device has held.

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from gpubalance.engine import runtime
 from gpubalance.engine.failures import TaskFailedError
-from gpubalance.engine.pace import Pace
+from gpubalance.engine.pace import PipelinePace
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import MicroBatch
 from gpubalance.engine.pipeline.section import Passed
@@ -83,7 +83,7 @@ class Step:
         self,
         cut: CutModel,
         batch: Sequence[MicroBatch],
-        pace: Pace | None = None,
+        pace: PipelinePace | None = None,
         *,
         stamped: bool = False,
     ) -> None:
@@ -237,7 +237,7 @@ class Pipeline:
 
     def __init__(self, cut: CutModel) -> None:
         self.cut = cut
-        self.pace: Pace | None = None
+        self.pace: PipelinePace | None = None
         self._threads = ThreadPoolExecutor(len(self.cut.update.devices))
 
     def follow(
@@ -253,7 +253,7 @@ class Pipeline:
         self.pace = None
         if profiles:
             cut = self.cut
-            self.pace = Pace(
+            self.pace = PipelinePace(
                 profiles, cut.graph, cut.segments, joint, micro_batch, seed
             )
 

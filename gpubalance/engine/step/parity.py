@@ -1,4 +1,9 @@
-"""The parity check: a step in unequal parts beside the same step whole, compared by numbers."""
+"""The parity check: a step in unequal parts beside the same step whole, compared by numbers.
+
+Each quantity tells by itself how the parts make the whole, as a `CombineRules` has it, and the
+step then combines it in that way. What no power makes is warned of, and what a split can't train is
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""A chart: its texts, its style, and what draws it as SVG within a page or as PNG."""
+"""A chart: its texts, its style, and what draws it as SVG within a page or as PNG.
+
+The colours are Okabe and Ito's (Color Universal Design, 2008), which colour-blind readers can tell
+apart, with markers, dashes and hatches beside them. In the page each stands for a CSS variable, so
+that one drawing serves a light and a dark page.
+"""
 
 from __future__ import annotations
 
