@@ -281,7 +281,7 @@ def test_stamps_that_cannot_be_right_are_not_learnt_from() -> None:
         assert load.compute_s(batch, batch) == pytest.approx(2 * alone_s[0])
 
 
-def test_near_sizes_count_more_where_joint_times_clearly_depend_on_the_batch() -> None:
+def test_near_sizes_count_more_where_joint_times_depend_on_the_batch() -> None:
     """By hand: 64 is an octave from 32 and two from 256, whose weights are 1 and 1/4."""
     assert _factor_at(64, {32: 1.5, 256: 1.0}) == pytest.approx((1.5 + 0.25) / 1.25)
     assert _factor_at(64, {32: 1.1, 256: 1.0}) == pytest.approx(1.05)  # by chance

@@ -269,9 +269,7 @@ def test_a_machine_that_is_not_steady_keeps_its_split() -> None:
         assert not training.changes
 
 
-def test_each_time_it_waits_twice_as_long_to_leave_what_is_slower_than_foretold() -> (
-    None
-):
+def test_it_waits_twice_as_long_each_time_to_leave_what_is_slower() -> None:
     """Above 112 samples another algorithm takes a fifth longer, which no line can tell.
 
     Each change is dispatched two steps before it trains.

@@ -24,7 +24,7 @@ _LARGEST_UNASKED = 1024
 _PLATEAU = 0.03
 # Nobody trains with steps that are so long, if so much smaller batches give as many samples/s.
 _LONG_S = 1.0
-# For a split of a small model, steps are long sooner: see `_long_s`.
+# For a split of a small model, shorter steps are long enough: see `_long_s`.
 _LEAST_LONG_S = 0.25
 _SLOW_LINK_BYTES_PER_S = 1e9
 _SLOW_NETWORK_BYTES_PER_S = 1e8
@@ -128,9 +128,10 @@ def _ends_flat(attempts: Attempts, curve: Curve) -> bool:
 
 
 def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
-    """Whether a batch that was only shown to train does, by three octaves as it is inexact.
+    """Whether a batch that was only shown to train shows it too.
 
-    For a split any smaller batch will do: what it chooses is measured again.
+    A single step is inexact, so it is compared with batches at least three octaves smaller. For a
+    split it is compared with any smaller one: its rounds measure again what they choose.
     """
     steps_s = attempts.single_steps()
     if not steps_s:
@@ -153,13 +154,14 @@ def _ends_on_plateau(attempts: Attempts) -> bool:
 
 
 def _long_s(attempts: Attempts) -> float:
-    """From how many seconds on a step is long: it ends exploring if throughput has stopped rising.
+    """The step time, in seconds, from which a plateau of throughput ends the exploring.
 
-    A joint step also sums gradients, which larger batches make a smaller part of it. For a split, a
-    step is long once that part is below 3 % on a slow link, but between 0.25 and 1 s. Example:
-    within a host, at 1 GB/s, the gradients of 0.4 MB take 0.4 ms, which is 3 % of 13 ms, so 0.25 s
-    are long. Those of 100 MB take 0.1 s, so only 1 s is long. What simulated devices take for sync
-    does not depend on the gradients.
+    It is 1 s, and for a split on GPUs it may be less. A joint step also sums gradients; a larger
+    batch makes that a smaller part of the step. So a step is long enough once the sum over a slow
+    link takes 3 % of it, but at least 0.25 s. Example: within a host, at 1 GB/s, gradients of
+    0.4 MB take 0.4 ms, which is 3 % of 13 ms: 0.25 s is long enough. Gradients of 100 MB take
+    0.1 s, which is 3 % of 3.3 s: it stays 1 s. The sync of simulated devices does not depend on
+    the gradients: it stays 1 s, too.
     """
     probe_worker = attempts.probe_worker
     facts = probe_worker.facts
