@@ -255,7 +255,7 @@ TIMES = "-p", "scripts.benches.processor_time", "--test-times=build/test-times.j
 
 WORDS = [
     ((), ALL_PROGRAMS, FIRST_TIER),
-    (("all",), ALL_PROGRAMS, [*AT_ONCE, "not campaign"]),
+    (("all",), [*ALL_PROGRAMS, "benches"], [*AT_ONCE, "not campaign"]),
     (("--durations",), ALL_PROGRAMS, [*FIRST_TIER, *TIMES]),
     (("--durations", "tests/x.py"), ["pytest"], [*TIMES, "tests/x.py"]),
     (("tests/x.py", "-k", "a or b"), ["pytest"], ["tests/x.py", "-k", "a or b"]),
@@ -269,9 +269,11 @@ def test_test_runs_check_then_pytest(
 ) -> None:
     code, out, err = installed.run("test", *args)
     said = [json.loads(line) for line in out.splitlines()]
+    started = {Path(one["file"]).stem: one["args"] for one in said}
     assert [Path(one["file"]).stem for one in said] == programs, err
     assert code == 0
-    assert said[-1]["args"] == of_pytest
+    assert started["pytest"] == of_pytest
+    assert started.get("benches") in (None, ["alone", "50"])
     assert {one["cwd"] for one in said} == {str(installed.folder)}
 
 

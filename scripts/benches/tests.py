@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
 
 from scripts.benches.processor_time import SuiteTimes, Taken, read_times
@@ -17,6 +19,7 @@ from tests.cli.program import ROOT
 TIMES = ROOT / "build" / "test-times.json"
 _SLOWEST = 25
 _DRAWN = 25
+_FAILED = "FAILED "
 _LAST_LINES = 15
 
 
@@ -63,9 +66,14 @@ def _sum(taken: list[Taken]) -> float:
 
 
 def alone(count: int = _DRAWN, seed: int | None = None) -> Iterator[str]:
-    """Draws so many tests and runs each by itself."""
+    """Draws so many tests and runs each by itself; exits with 1 if any fails."""
     seed = random.randrange(1_000_000) if seed is None else seed
-    yield from alone_in(ROOT, count, seed)
+    is_any_failed = False
+    for line in alone_in(ROOT, count, seed):
+        is_any_failed |= line.startswith(_FAILED)
+        yield line
+    if is_any_failed:
+        sys.exit(1)
 
 
 def alone_in(folder: Path, count: int, seed: int) -> Iterator[str]:
@@ -73,12 +81,15 @@ def alone_in(folder: Path, count: int, seed: int) -> Iterator[str]:
     names = _collected(folder)
     drawn = random.Random(seed).sample(names, min(count, len(names)))
     failed = 0
-    for name in drawn:
-        done = _pytest(folder, "-q", "--no-header", name)
-        if done.returncode:
-            failed += 1
-            yield f"FAILED {name}"
-            yield from done.stdout.splitlines()[-_LAST_LINES:]
+    with ThreadPoolExecutor(os.cpu_count()) as threads:
+        ended = threads.map(
+            lambda name: _pytest(folder, "-q", "--no-header", name), drawn
+        )
+        for name, done in zip(drawn, ended, strict=True):
+            if done.returncode:
+                failed += 1
+                yield f"{_FAILED}{name}"
+                yield from done.stdout.splitlines()[-_LAST_LINES:]
     yield f"{len(drawn)} of {len(names)} tests each alone, {failed} failed; seed {seed}"
 
 
