@@ -151,7 +151,7 @@ class DrawnWorker:
         extra = self._joint.extra_memory
         sizes = zip(self._profiles, split.micro_batches, strict=True)
         peaks = tuple(profile.memory_at(size, extra) for profile, size in sizes)
-        yield Measured(memory_peak_bytes=peaks, late_part=0.0)
+        yield Measured(memory_peak_bytes=peaks, late_part=float(stamped))
 
     def ask(self, request: TimeSums, _: type[SumsTimed]) -> SumsTimed:
         """The sync of each group, up to some per cent off."""
@@ -280,6 +280,9 @@ def joint_run(
     job = JointRun(request, Measurer(worker_group, journal, watch, proof))
     with attach_partial(job.state.result):
         job.measure()
+    # Stamped steps, all of which are late here, do not count.
+    for windows in job.measurer.windows.values():
+        assert not any(window.late_part for window in windows)
     return cast("Run", job.state.result())
 
 

@@ -315,7 +315,7 @@ class Measurer:
             steps = steps_per_timing(rule.timing_s, self.warm_up_of(workload).step_s)
             try:
                 with runner.sensors.watching():
-                    for timing in runner.measure(
+                    for timing in runner.train(
                         steps_per_timing=steps, until=common.is_over
                     ):
                         common.add(

@@ -130,9 +130,8 @@ class WorkloadRunner:
         self.timings: list[Timing] = []
         self.stamped: list[Timing] = []
         self._watch = watch
-        # The part of steps that took longer than their profile says
-        self._late_part = 0.0  # by the last reply
-        self._late_parts: list[float] = []  # of the window
+        # By each reply of a window, the part of steps that took longer than their profile says
+        self._late_parts: list[float] = []
         self._least_samples = workload.least_samples
 
     def train(
@@ -182,23 +181,6 @@ class WorkloadRunner:
                     peaks = trained_before(self.worker).peaks
                     peaks[key] = reply.memory_peak_bytes
 
-    def measure(
-        self,
-        *,
-        seconds: float = 0.0,
-        at_least: int = 1,
-        steps_per_timing: int = 1,
-        until: Callable[[], bool] | None = None,
-    ) -> Iterator[Timing]:
-        """Trains as `train` does, for a window, which gets the part of steps that were late."""
-        yield from self.train(
-            seconds=seconds,
-            at_least=at_least,
-            steps_per_timing=steps_per_timing,
-            until=until,
-        )
-        self._late_parts.append(self._late_part)
-
     def window(
         self,
         rule: StoppingRule,
@@ -217,7 +199,6 @@ class WorkloadRunner:
         """
         self.timings = list(settled)
         self.stamped = []
-        self._late_parts = []
         with self.sensors.watching():
             if self.workload.wants_stamps:
                 rule = self._stamp(rule)
@@ -259,8 +240,9 @@ class WorkloadRunner:
         steps = steps_per_timing(rule.timing_s, step_s)
         seconds = rule.min_s
         at_least = max(1, rule.at_least - len(self.timings))
+        self._late_parts = []  # those of the warm-up and of stamped steps do not count
         while True:
-            for timing in self.measure(
+            for timing in self.train(
                 seconds=seconds, at_least=at_least, steps_per_timing=steps
             ):
                 self.timings.append(timing)
@@ -274,7 +256,7 @@ class WorkloadRunner:
             at_least = max(1, int(_MORE_PART * len(self.timings)))
 
     def _note(self, reply: Measured) -> None:
-        self._late_part = reply.late_part or 0.0
+        self._late_parts.append(reply.late_part or 0.0)
         self.note_peaks(reply.memory_peak_bytes)
         if reply.samples is not None and reply.samples < self._least_samples:
             # `samples` may be an estimate. Pulling counts them, once, and raises BadInput for too
