@@ -38,8 +38,8 @@ class Starting(NamedTuple):
 class PhaseBegun(NamedTuple):
     """A phase of the command begins.
 
-    It will take about `seconds`, and the whole rest about `left_s`. A job gives the name; `Phases`
-    knows the rest.
+    It will take about `seconds`, and the whole rest about `left_s`. A job gives the name, and
+    `seconds` if it has measured what the phase trains; `Phases` knows the rest.
     """
 
     name: str

@@ -216,7 +216,7 @@ class Phases:
             number = [phase.name for phase in self._phases].index(event.name)
             if number == self._number:
                 return
-            event = self._begin(number)
+            event = self._begin(number, event.seconds)
         elif isinstance(event, TimeLeft):
             self._estimate_by_steps(event)
             event = TimeLeft(event.seconds + self._later_s, self._later_s)
@@ -236,7 +236,7 @@ class Phases:
         if not self._resumed:
             keep_durations(self._took_s)
 
-    def _begin(self, number: int) -> PhaseBegun:
+    def _begin(self, number: int, expected_s: float) -> PhaseBegun:
         if self._number is None:  # those before the first one are not needed
             self._phases = self._phases[number:]
             number = 0
@@ -246,6 +246,9 @@ class Phases:
         self._number = number
         self._phase_began_s = self._clock()
         phase = self._phases[number]
+        if expected_s:  # by the job, which has measured
+            phase = phase.model_copy(update={"seconds": max(1, round(expected_s))})
+            self._phases[number] = phase
         left_s = phase.seconds + self._later_s
         self._until_s = self._phase_began_s + left_s
         begun = PhaseBegun(phase.name, number + 1, len(self._phases))

@@ -6,11 +6,14 @@ It does so in whatever order they come, and whichever of them it may use.
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
+from typing import Any
 
 from gpubalance.remedies import known_error
 from tests.cli.program import TINY, gpubalance, typed
 from tests.fake_gpu import Fault, Gpu, Operation, fake_gpus, operations
+from tests.support.python import python
 
 # TensorFlow's CUDA has this UUID for the first GPU, as the last line of a key is the plugin's.
 # It is none of NVML's UUIDs.
@@ -84,3 +87,25 @@ def test_two_gpus_on_two_hosts_train_together(tmp_path: Path) -> None:
     assert [device["host"] for device in result["devices"]] == ["alpha", "beta"]
     for host, batch in (("alpha", 16), ("beta", 8)):
         check(operations({"FAKEGPU_TRACE": files[1].format(host=host)}), batch)
+
+
+def test_copies_are_as_fast_as_links(two_gpus: dict[str, str]) -> None:
+    """Each one is made: TensorFlow keeps what it has copied of a tensor."""
+    done = gpubalance("doctor", "--model", TINY, "--json", environment=two_gpus)
+    found = json.loads(done.stdout)
+    copies = found["copies"]
+    ways = [(one["source"], one["target"], one["intact"]) for one in copies]
+    assert ways == [(0, 1, True), (1, 0, True)]
+    made = [one for one in operations(two_gpus) if one.kind == "between"]
+    whole_s = [one.ends_s - one.starts_s for one in made if one.bytes == 64 << 20]
+    assert all(copy["seconds"] >= min(whole_s) for copy in copies)
+
+
+def test_any_command_runs_on_such_a_machine(tmp_path: Path, monkeypatch: Any) -> None:
+    # The test process hides GPUs from its own TensorFlow.
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    gpus = ["--memory", "3GiB,2GiB", "--names", "A,B", "--folder", str(tmp_path / "m")]
+    asked = ["-m", "tests.fake_gpu", *gpus, "--", "gpubalance", "devices"]
+    done = python(*asked, check=True)
+    assert re.search(r"(?m)^0 +A +0000:01:00.0 +8.6 +3.00 GiB", done.stdout)
+    assert re.search(r"(?m)^1 +B +0000:02:00.0 +8.6 +2.00 GiB", done.stdout)

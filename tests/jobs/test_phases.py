@@ -36,9 +36,9 @@ class Command:
     def __post_init__(self) -> None:
         self.phases = Phases(self.request, self.events.append, lambda: self.now_s)
 
-    def phase(self, name: str, seconds: float) -> PhaseBegun:
+    def phase(self, name: str, seconds: float, by_job_s: float = 0.0) -> PhaseBegun:
         """Begins a phase and lets the time pass; returns what is told of it."""
-        self.phases(PhaseBegun(name))
+        self.phases(PhaseBegun(name, seconds=by_job_s))
         begun = [event for event in self.events if isinstance(event, PhaseBegun)][-1]
         self.now_s += seconds
         return begun
@@ -128,13 +128,18 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
 
 
 def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:
-    """The probe's last step was of the largest batch, and ten times as long."""
+    """The probe's last step was of the largest batch, and ten times as long.
+
+    What the job expects by its last round counts more.
+    """
     command = Command()
     command.phase(NAMES[1], 0)
     command.phases(TimeLeft(200.0, step_s=3.0))
     command.phase("rounds", 0)
     command.phases(TimeLeft(5.0, step_s=0.3))
     assert command.phase("proof", 0).seconds == _usual_s()[3]
+    command.phase("rounds", 0)
+    assert command.phase("proof", 0, by_job_s=84.2).seconds == 84
 
 
 def test_that_it_takes_over_twice_as_long_is_told_once() -> None:

@@ -19,6 +19,7 @@ from gpubalance.settings.settings import Settings
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
 from tests.jobs.probes import devices_of, held_by
+from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
 
@@ -110,15 +111,9 @@ def test_a_single_long_step_shows_that_throughput_stopped_rising(
     beta_s: float, stops: bool, seconds: Path
 ) -> None:
     """A try of a second or more ends the search, if it gives no more than three octaves before."""
-    profile = DeviceProfile(
-        name="small card",
-        alpha_s=4e-3,
-        beta_s=beta_s,
-        memory=1_800_000_000,
-        base_memory=30_000_000,
-        memory_per_sample=11_000,
-        noise=0.002,
-    )
+    needs = {"base_memory": 30_000_000, "memory_per_sample": 11_000}
+    times = {"alpha_s": 4e-3, "beta_s": beta_s}
+    profile = altered(card(5), memory=1_800_000_000, **needs, **times)
     limit = known(probed(profile, for_split=True).batch_limit)
     assert seconds.exists()
     assert (limit.fails is None, limit.plateau is not None) == (stops, stops)

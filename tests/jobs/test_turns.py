@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
-from types import SimpleNamespace
+from functools import partial
 from typing import Any, cast
 
 import pytest
@@ -17,7 +16,7 @@ from gpubalance.jobs.events import (
     TimeLeft,
     WindowDone,
 )
-from gpubalance.jobs.measure.joint import measure_interleaved
+from gpubalance.jobs.measure.joint import expected_run_s, measure_interleaved
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import MeasuredTogether, Window, Workload
@@ -104,9 +103,6 @@ def test_turns_alternate_in_going_first_until_all_are_known() -> None:
     assert found.taken == of
     assert found.told == [f"{KNOWN} after 3 measurement windows"]
     assert found.rules == {StoppingRule.of_window(Measuring())}
-    # By warm-ups: three windows of five timings each, of one step of 0.3 s and two of 0.1 s
-    first, *_ = [event for event in found.events if isinstance(event, TimeLeft)]
-    assert first.seconds == pytest.approx(3 * 5 * 0.3 + 3 * 5 * 0.2)
     done = [event for event in found.events if isinstance(event, WindowDone)]
     told = [(event.name, event.number, event.of) for event in done[:3]]
     assert told == [("", 1, 3), ("even", 1, 3), ("even", 2, 3)]
@@ -139,15 +135,25 @@ def test_more_windows_follow(
         assert text == f"GPU:0 and GPU:1 : window {number}{of}"
 
 
-def test_what_is_left_is_as_long_as_the_last_windows(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The windows of a number take a second: before any, by the warm-up, 4.5 s are left."""
-    clock = SimpleNamespace(monotonic=itertools.count().__next__)
-    monkeypatch.setattr("gpubalance.jobs.measure.joint.time", clock)
+def test_what_is_left_is_as_long_as_the_last_windows() -> None:
+    """One takes 1.1 s; the first, by its warm-up, seven steps of 0.3 s."""
     found = measured({OWN: [window(0.02)]})  # four windows
     told = [one.seconds for one in found.events if isinstance(one, TimeLeft)]
-    assert told == pytest.approx([4.5, 2.0, 1.0, 0.0, 0.0])
+    # After one window five are expected, as its interval is ± 2.2 %, after two four.
+    assert told == pytest.approx([6.3, 4.4, 4.4, 2.2, 2.2, 1.1, 1.1, 0.0])
+
+
+def test_how_long_a_run_takes_is_expected_by_its_noise() -> None:
+    """A step takes 0.8 s; two of a window are stamped."""
+    expected = partial(expected_run_s, Measuring(windows=2), 0.8, splits=2)
+    # The fewest timings
+    assert expected(noise=0.01) == pytest.approx((2 * 2 * 5.6, 5.6))
+    assert expected(noise=0.015) == pytest.approx((2 * 2 * 8.8, 8.8))  # nine: ± 0.5 %
+    # All that 10 s hold
+    assert expected(noise=0.03) == pytest.approx((2 * 2 * 11.6, 11.6))
+    assert expected(noise=0.08) == pytest.approx((2 * 4 * 11.6, 11.6))  # ± 1.1 %
+    # Never to be known
+    assert expected(noise=0.8) == pytest.approx((2 * 2 * 11.6, 11.6))
 
 
 def test_of_a_given_length_there_are_as_many_as_asked_for_where_known() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy import stats as scipy_stats
 
@@ -210,3 +210,22 @@ def test_a_busy_machine_varies_or_does_not_keep_its_level() -> None:
     for width, told in ((0.0398, None), (0.0412, "timings vary by 3 %")):
         spread_out = [1 - width / 2, 1.0, 1 + width / 2] * 3
         assert unquiet(spread_out) == told
+
+
+def true_t95(freedom: float) -> float:
+    return float(scipy_stats.t.ppf(0.975, freedom))
+
+
+@given(st.floats(0, 1))
+@example(0.0)
+@example(1.0)
+def test_between_whole_degrees_it_is_on_the_line(part: float) -> None:
+    for below in range(1, 19):
+        line = (1 - part) * true_t95(below) + part * true_t95(below + 1)
+        assert t95(below + part) == pytest.approx(line, abs=6e-4)
+
+
+@given(st.floats(1, 1e6))
+def test_no_interval_is_too_narrow(freedom: float) -> None:
+    assert t95(freedom) >= true_t95(freedom) - 6e-4
+    assert t95(max(19.0, freedom)) == t95(19)

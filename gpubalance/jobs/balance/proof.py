@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import cast
 
@@ -11,7 +12,7 @@ from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
 from gpubalance.jobs.keep.saved import holds_nothing, solo_bests_of
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
-from gpubalance.jobs.measure.joint import JointRun
+from gpubalance.jobs.measure.joint import JointRun, expected_run_s
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
@@ -65,13 +66,14 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
 def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
     """The run of the split interleaved with the even split, and what its devices do at its end."""
     split = planned.split
-    rounds.watch(PhaseBegun("proof"))
+    expected_s, window_s = _expected_proof_s(rounds, split)
+    rounds.watch(PhaseBegun("proof", seconds=expected_s))
     rounds.watch(Doing(f"proving {split} in a final run, in turns with the even split"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)
     measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
-    proof = JointRun(asked, measurer, solo)
+    proof = JointRun(asked, measurer, solo, window_s=window_s)
     try:
         with attach_partial(proof.state.result):
             proof.measure()
@@ -83,6 +85,21 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
         elif isinstance(error.partial, Run):
             error.partial = result_of(rounds, MeasuredSplit(planned, (error.partial,)))
         raise
+
+
+def _expected_proof_s(rounds: BalanceRounds, split: BatchSplit) -> tuple[float, float]:
+    """About how long the proof takes, and one window, by the split's last round; 0 if unknown."""
+    for record in reversed(rounds.records):
+        measured = record.measured
+        if measured is not None and record.split == split:
+            step_time = measured.step_time_s
+            noise = step_time.relative_half_width * math.sqrt(len(step_time.samples))
+            measuring = rounds.request.measuring
+            even = BatchSplit.even(split.global_batch, len(split.used))
+            has_baseline = measuring.baseline == "even" and even != split.without_idle
+            splits = 2 if has_baseline else 1
+            return expected_run_s(measuring, step_time.median, noise, splits)
+    return 0.0, 0.0
 
 
 def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:

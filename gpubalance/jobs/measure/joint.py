@@ -7,7 +7,6 @@ measures independent models, one a device (jobs/independent), and cut models (jo
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Sequence
 
 from gpubalance.errors import OutOfMemory
@@ -37,6 +36,7 @@ from gpubalance.jobs.measure.run_state import RunState
 from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows
 from gpubalance.jobs.measure.window import MeasuredTogether, Workload
+from gpubalance.jobs.measure.workload_runner import expected_window_s
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.run import SoloBest
@@ -65,6 +65,7 @@ class JointRun:
         *,
         from_input_pipeline: bool = False,
         refuses_too_slow: bool = False,
+        window_s: float = 0.0,
     ) -> None:
         """Measures nothing yet.
 
@@ -73,10 +74,12 @@ class JointRun:
         from_input_pipeline  batches come from the user's own pipeline, measured alone first
         refuses_too_slow     UsageError if most steps of the split's first window take clearly
                              longer than the devices' profiles say
+        window_s             about what a window takes, if that is known
         """
         self.state = RunState(asked, measurer, solo, from_input_pipeline)
         self.measurer = measurer
         self._refuses_too_slow = refuses_too_slow
+        self._window_s = window_s
         self.request = asked.without_idle
 
     def measure(self) -> None:
@@ -134,6 +137,7 @@ class JointRun:
             self.request.measuring,
             describe,
             self._refuse_if_too_slow,
+            self._window_s,
         )
 
     def _refuse_if_too_slow(self, workloads: MeasuredTogether) -> None:
@@ -216,6 +220,7 @@ def measure_interleaved(
     measuring: Measuring,
     describe: Callable[[str, str], str] = lambda _window, _what: "",
     after_first: Callable[[MeasuredTogether], None] = lambda _: None,
+    window_s: float = 0.0,
 ) -> None:
     """Measures window 1 of each set of workloads, then window 2 of each: drift affects all alike.
 
@@ -232,7 +237,8 @@ def measure_interleaved(
 
     `describe("window 2 of 3", "GPU:0 alone")` returns the text to report; a window beyond the
     planned ones is "window 4, beyond the planned 3". `after_first` is called with each set after
-    its first window, and raises if nothing more should be measured.
+    its first window, and raises if nothing more should be measured. `window_s` is about what a
+    window takes, if that is known.
     """
     # An earlier call that ended with an error may have measured more windows than asked for. Then
     # these are the planned windows.
@@ -258,7 +264,14 @@ def measure_interleaved(
             measurer.watch(Doing(reason))
         number = windows_so_far + 1
         _measure_each(
-            measurer, interleaved, measuring, number, planned, describe, after_first
+            measurer,
+            interleaved,
+            measuring,
+            number,
+            planned,
+            describe,
+            after_first,
+            window_s,
         )
 
 
@@ -270,13 +283,18 @@ def _measure_each(
     planned: int,
     describe: Callable[[str, str], str],
     after_first: Callable[[MeasuredTogether], None],
+    window_s: float,
 ) -> None:
     """Measures window `number`, from 1, of each set that does not have this window yet.
 
     `planned` is the number of windows that were asked for, or of those that an earlier call
     measured, if these are more.
     """
-    began_at_s = time.monotonic()
+
+    def tell_time_left() -> None:
+        left_s = _expected_s(measurer, interleaved, measuring, planned, window_s)
+        measurer.watch(TimeLeft(left_s))
+
     rule = StoppingRule.of_window(measuring)
     # The order is reversed each time: as a card gets hotter, the last set is slower.
     in_order = list(interleaved)
@@ -285,31 +303,74 @@ def _measure_each(
     for workloads in in_order:
         if measurer.window_count(workloads) >= number:
             continue
-        if number == 1:
-            expected_s = _expected_s(measurer, interleaved, rule, planned)
-            measurer.watch(TimeLeft(expected_s))
+        tell_time_left()
         text = describe(window_place(number, planned), label_of(workloads))
         measurer.take(workloads, rule, number, text)
         measurer.watch(_event(measurer, workloads, number, planned))
         if number == 1:
             after_first(workloads)
-    windows_left = max(0, planned - number)
-    measurer.watch(TimeLeft(windows_left * (time.monotonic() - began_at_s)))
+    tell_time_left()
 
 
 def _expected_s(
     measurer: Measurer,
     interleaved: Sequence[MeasuredTogether],
-    rule: StoppingRule,
+    measuring: Measuring,
     planned: int,
+    window_s: float,
 ) -> float:
-    """The seconds of all planned windows that are left, by the step times of the warm-ups."""
+    """The seconds of all windows that are probably left.
+
+    A window takes as long as the last of its set. The first one takes as long as the longest of
+    other sets, or as the step time of its warm-up lets expect.
+    """
+    rule = StoppingRule.of_window(measuring)
+    complete = min(map(measurer.window_count, interleaved))
+    in_all = planned
+    if complete:
+        half_width = _widest_half_width(measurer, interleaved)
+        in_all = max(planned, _windows_in_all(half_width, complete, measuring))
+    last_s: dict[MeasuredTogether, float] = {}
+    for workloads in interleaved:
+        for window in measurer.windows[workloads[0]][-1:]:
+            began_at_s, ended_at_s = window.span_s
+            last_s[workloads] = ended_at_s - began_at_s
+    longest_s = max(window_s, *last_s.values(), 0.0)
     left_s = 0.0
     for workloads in interleaved:
         step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
-        windows_left = planned - measurer.window_count(workloads)
-        left_s += windows_left * rule.expected_s(step_s)
+        expected_s = max(longest_s, expected_window_s(rule, step_s))
+        windows_left = max(0, in_all - measurer.window_count(workloads))
+        left_s += windows_left * last_s.get(workloads, expected_s)
     return left_s
+
+
+def expected_run_s(
+    measuring: Measuring, step_s: float, noise: float, splits: int
+) -> tuple[float, float]:
+    """About how long a warm split and its baselines are measured, and how long each window takes.
+
+    `noise` is that of `StoppingRule.expected_s`, `splits` how many are measured interleaved.
+    """
+    rule = StoppingRule.of_window(measuring)
+    window_s = expected_window_s(rule, step_s, noise)
+    timings = rule.expected_s(step_s, noise=noise) / max(rule.timing_s, step_s)
+    half_width = noise / math.sqrt(measuring.windows * timings)
+    windows = _windows_in_all(half_width, measuring.windows, measuring)
+    return splits * windows * window_s, window_s
+
+
+def _windows_in_all(half_width: float, windows: int, measuring: Measuring) -> int:
+    """How many windows will probably be measured, if the half-width is this after `windows`."""
+    if half_width <= PRECISE_ENOUGH:
+        return windows
+    if not _can_become_precise(half_width, windows, measuring.max_windows):
+        return windows
+    if math.isinf(half_width):  # nothing is known yet
+        return windows + 1
+    # Not rounded up: with few timings the interval narrows faster than with 1/√n.
+    needed = round(windows * (half_width / PRECISE_ENOUGH) ** 2)
+    return min(max(windows + 1, needed), measuring.max_windows)
 
 
 def _widest_half_width(

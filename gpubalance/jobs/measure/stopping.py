@@ -95,10 +95,16 @@ class StoppingRule(NamedTuple):
         is_hopeless = expected > max(HOPELESS, self.within)
         return is_hopeless and taken_s >= self.max_s / 2
 
-    def expected_s(self, step_s: float, cycle: int = 1) -> float:
-        """The seconds that the fewest timings take; each has at least `cycle` steps."""
+    def expected_s(self, step_s: float, cycle: int = 1, noise: float = 0.0) -> float:
+        """The seconds that are probably measured; each timing has at least `cycle` steps.
+
+        One timing gives the step time to ± `noise` (95 %, a fraction), n give it to ± noise/√n.
+        Without noise these are the fewest timings.
+        """
         timing_s = max(self.timing_s, cycle * step_s)
-        return max(self.min_s, self.at_least * timing_s)
+        fewest_s = self.at_least * timing_s
+        precise_after_s = (noise / self.within) ** 2 * timing_s
+        return max(self.min_s, fewest_s, min(precise_after_s, self.max_s))
 
     def less(self, part: float, timings: int) -> StoppingRule:
         """What is left of a window after so many timings in that part of it.

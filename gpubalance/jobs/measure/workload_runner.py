@@ -65,6 +65,17 @@ def steps_per_timing(timing_s: float, step_s: float) -> int:
     return max(1, round(timing_s / step_s)) if step_s else 1
 
 
+def expected_window_s(rule: StoppingRule, step_s: float, noise: float = 0.0) -> float:
+    """About how long a window of a warm workload takes, stamped steps included.
+
+    `noise` is that of `StoppingRule.expected_s`.
+    """
+    measured_s = rule.expected_s(step_s, noise=noise)
+    if rule.min_s:  # a window of given length, whose stamped steps are a part of it
+        return measured_s
+    return measured_s + max(rule.timing_s / 2, _STAMPED_STEPS_IF_SHORT * step_s)
+
+
 @dataclass(frozen=True)
 class WarmUp:
     """How a workload was warmed up, in all: by how many steps, and whether they became steady.

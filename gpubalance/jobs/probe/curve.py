@@ -160,11 +160,16 @@ def measure_slower_again(attempts: Attempts) -> None:
         attempts.probe_worker.report(
             f"batch {batch} took longer than batch {larger}: measuring it again"
         )
-        make = partial(measured_outside, attempts, batch, attempts.rule_again)
-        point = attempts.probe_worker.get_or_make(f"{batch} slower", CurvePoint, make)
-        if point is not None:
-            attempts.points[batch] = point.model_copy(update={"measured_again": True})
-            attempts.probe_worker.watch(PointDone(attempts.probe_worker.device, point))
+        measure_once_more(attempts, batch, f"{batch} slower")
+
+
+def measure_once_more(attempts: Attempts, batch: int, key: str) -> None:
+    """Measures a batch once more, under a journal key; that time then counts."""
+    make = partial(measured_outside, attempts, batch, attempts.rule_again)
+    point = attempts.probe_worker.get_or_make(key, CurvePoint, make)
+    if point is not None:
+        attempts.points[batch] = point.model_copy(update={"measured_again": True})
+        attempts.probe_worker.watch(PointDone(attempts.probe_worker.device, point))
 
 
 def slower_warnings(

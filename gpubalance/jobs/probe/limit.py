@@ -8,6 +8,7 @@ from functools import partial
 from typing import NamedTuple
 
 from gpubalance.jobs.probe.attempts import Attempts
+from gpubalance.jobs.probe.curve import measure_once_more
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.time_left import curve_left_s, planned_step_s
 from gpubalance.planning.memory import predict_limit
@@ -66,6 +67,8 @@ def explore(attempts: Attempts) -> Explored:
         if not attempt.trains:
             failed = size
             break
+        if _seems_to_pay(attempts, size):
+            _measure_best_before_again(attempts, size)
         plateau = plateau_of(attempts)
         if plateau is not None:
             break
@@ -82,6 +85,25 @@ def explore(attempts: Attempts) -> Explored:
     else:
         max_batch = max(attempts.points, default=1)
     return Explored(max_batch, failed, plateau)
+
+
+def _seems_to_pay(attempts: Attempts, size: int) -> bool:
+    """Whether a batch with long steps seems to give a split's device more than smaller ones do."""
+    may_end = attempts.probe_worker.request.for_split and _ends_on_plateau(attempts)
+    is_long = attempts.points[size].step_time_s.median >= _long_s(attempts)
+    return may_end and is_long and plateau_of(attempts) is None
+
+
+def _measure_best_before_again(attempts: Attempts, size: int) -> None:
+    """Measures the best smaller batch once more: the device may have become faster since.
+
+    Without this a device whose speed rises by 10 % in half a minute seems to gain by each larger
+    batch, until its steps take seconds.
+    """
+    smaller = [point for point in attempts.points.values() if point.batch < size]
+    if smaller:
+        best = max(smaller, key=lambda point: point.throughput.median)
+        measure_once_more(attempts, best.batch, f"{best.batch} beside {size}")
 
 
 def _factor(attempts: Attempts, size: int) -> int:
