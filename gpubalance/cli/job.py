@@ -31,7 +31,10 @@ from gpubalance.render.table import WIDTH, prose, table
 from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.common import Warning_
 from gpubalance.results.estimate import Estimate
+from gpubalance.results.plan import Round
+from gpubalance.results.probe import CurvePoint
 from gpubalance.results.records import is_estimate
+from gpubalance.results.run import Measurement
 from gpubalance.settings.choices import TRACES
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.requests import MeasureRequest, QueueRequest, RunRequest
@@ -153,19 +156,15 @@ class Board:
         summaries = self._summaries
         now_s = time.time()
         match event:
-            case events.WindowDone():
-                self._write(
-                    summaries.window(
-                        event.name, event.devices, event.measurement, now_s
-                    )
-                )
-            case events.IndependentWindowDone():
-                for part in event.parts:
-                    self._write(summaries.own(event.name, part, now_s))
-            case events.RoundDone():
-                self._write(summaries.round(event.round, event.devices, now_s))
-            case events.PointDone():
-                self._write(summaries.point(event.device, event.point, now_s))
+            case events.WindowDone(_, _, name, devices, Measurement() as measured):
+                self._write(summaries.window(name, devices, measured, now_s))
+            case events.WindowDone(_, _, name, _, windows):
+                for window in windows:
+                    self._write(summaries.own(name, window, now_s))
+            case events.RecordDone(Round() as record, devices):
+                self._write(summaries.round(record, devices, now_s))
+            case events.RecordDone(CurvePoint() as point, (device,)):
+                self._write(summaries.point(device, point, now_s))
             case events.DeviceDone():
                 self._write(summaries.solo_done(event.device, now_s))
 

@@ -24,7 +24,7 @@ from gpubalance.render.live import (
 )
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.queue import running_lines
-from gpubalance.results.probe import CurvePoint
+from gpubalance.results.probe import CurvePoint, Trial
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import ON_HELD_BATCHES
 
@@ -204,12 +204,10 @@ class LiveScreen:
                 self._timing(event)
             case events.WindowDone():
                 self._window(event)
-            case events.IndependentWindowDone():
-                self._independent_window(event)
-            case events.PointDone():
-                self._curve(event.device)[event.point.batch] = event.point
-            case events.TrialDone():
-                self._curve(event.device)  # begins it
+            case events.RecordDone(CurvePoint() as point, (device,)):
+                self._curve(device)[point.batch] = point
+            case events.RecordDone(Trial(), (device,)):
+                self._curve(device)  # begins it
             case events.QueueSeen():
                 self._queue(event)
 
@@ -234,13 +232,14 @@ class LiveScreen:
             split.rates.append(sum(event.batches) / event.step_s)
 
     def _window(self, event: events.WindowDone) -> None:
-        split = self._split(event.name, event.devices, event.measurement.batches)
-        for replica in event.measurement.replicas:
+        if isinstance(event.measured, tuple):  # independent models
+            for own in event.measured:
+                row = self._own_row(own.device, own.batch)
+                row.memory_bytes = own.memory_peak_bytes
+            return
+        split = self._split(event.name, event.devices, event.measured.batches)
+        for replica in event.measured.replicas:
             split.rows[replica.device].memory_bytes = replica.memory_peak_bytes
-
-    def _independent_window(self, event: events.IndependentWindowDone) -> None:
-        for part in event.parts:
-            self._own_row(part.device, part.batch).memory_bytes = part.memory_peak_bytes
 
     def _print_curve(self, device: Device) -> None:
         """Prints a device's whole curve, as the summary has no room for it."""

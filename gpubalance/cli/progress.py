@@ -17,6 +17,10 @@ from gpubalance.errors import TimeLimitPassed
 from gpubalance.jobs import events
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.table import prose
+from gpubalance.results.layers import LayersRound
+from gpubalance.results.plan import Plan, Round
+from gpubalance.results.probe import CurvePoint, Trial
+from gpubalance.results.run import Measurement
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
@@ -30,12 +34,12 @@ _SLOWDOWN = 1.5  # of a busy machine
 _ROUND_S = 10  # proposed time limits are multiples of it
 # Attempts and their outcomes stay above the screen.
 _STAY = (
+    Trial,
+    Plan,
+    Round,
+    LayersRound,
     events.ModelBuilt,
-    events.Planned,
-    events.RoundDone,
-    events.CutDone,
     events.PipeWindowDone,
-    events.TrialDone,
     events.CommandEnded,
 )
 
@@ -78,26 +82,26 @@ def _text(event: events.Event) -> str:
             return f"… {event.text}"
         case events.ModelBuilt(settings, model, own_batch, warned, samples):
             return checkup.model_built_text(settings, model, own_batch, warned, samples)
-        case events.Planned(split):
-            text = plan.own_batch_text(split)
+        case events.RecordDone(Plan() as record):
+            text = plan.own_batch_text(record)
             return (
                 text
                 and f"first plan, which the measurements that follow may change: {text}"
             )
-        case events.RoundDone(tried, devices):
-            return plan.round_text(tried, devices)
-        case events.WindowDone(number, of, name, devices, measurement):
-            return run.window_text(number, of, name, devices, measurement)
-        case events.CutDone(tried, devices, global_batch):
-            return layers.cut_done_text(tried, devices, global_batch)
+        case events.RecordDone(Round() as record, devices):
+            return plan.round_text(record, devices)
+        case events.RecordDone(LayersRound() as record, devices, global_batch):
+            return layers.cut_done_text(record, devices, global_batch)
+        case events.RecordDone(Trial() as record, (device,)):
+            return f"… {probe.trial_text(device, record)}"
+        case events.RecordDone(CurvePoint() as record, (device,)):
+            return probe.point_text(device, record)
+        case events.WindowDone(number, of, name, devices, Measurement() as measured):
+            return run.window_text(number, of, name, devices, measured)
+        case events.WindowDone(number, of, name, _, windows):
+            return independent.window_text(number, of, name, windows)
         case events.PipeWindowDone(number, of, throughput, step_time_s):
             return layers.pipe_window_text(number, of, throughput, step_time_s)
-        case events.IndependentWindowDone(number, of, name, parts):
-            return independent.window_text(number, of, name, parts)
-        case events.TrialDone(device, trial):
-            return f"… {probe.trial_text(device, trial)}"
-        case events.PointDone(device, point):
-            return probe.point_text(device, point)
         case events.CommandBegun(device, command):
             return queue.begun_text(device, command)
         case events.CommandEnded(device, command, next_on):
@@ -171,8 +175,9 @@ class Progress:
             self._print(lines)
 
     def _show(self, screen: LiveScreen, event: events.Event, lines: str) -> None:
+        shown = event.record if isinstance(event, events.RecordDone) else event
         stays = (
-            event.stays if isinstance(event, events.Doing) else isinstance(event, _STAY)
+            shown.stays if isinstance(shown, events.Doing) else isinstance(shown, _STAY)
         )
         try:
             screen.show(event)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from gpubalance.results.common import Model
 from gpubalance.results.independent import OwnWindow
@@ -81,37 +81,30 @@ class TimingDone(NamedTuple):
 class WindowDone(NamedTuple):
     """A window of steps is measured: its `number`, and `of` how many that were planned.
 
-    `name` is "even" for the even split and "" for the run's own.
+    `name` is "even" for the even split of a joint run and "" for its own. Independent models have
+    an OwnWindow each; then `name` is "alone" or "at once".
     """
 
     number: int
     of: int
     name: str
     devices: tuple[Device, ...]
-    measurement: Measurement
+    measured: Measurement | tuple[OwnWindow, ...]
 
 
-class IndependentWindowDone(NamedTuple):
-    """A window of independent models is measured: one device "alone", or all of them "at once"."""
+class RecordDone(NamedTuple):
+    """A record of the result is complete, of these devices; its type says what was done.
 
-    number: int
-    of: int
-    name: Literal["alone", "at once"]
-    parts: tuple[OwnWindow, ...]
+    CurvePoint   a batch size of a device's curve is measured
+    Trial        a batch was tried for a device's batch limit
+    Plan         a split is planned before any is tried, and the user's own batches become others
+    Round        a split was tried on the way to the best one
+    LayersRound  a cut of a model was tried, whose steps have `global_batch` samples
+    """
 
-
-class PointDone(NamedTuple):
-    """A batch size of a device's curve is measured."""
-
-    device: Device
-    point: CurvePoint
-
-
-class TrialDone(NamedTuple):
-    """A batch was tried for a device's batch limit."""
-
-    device: Device
-    trial: Trial
+    record: CurvePoint | Trial | Plan | Round | LayersRound
+    devices: tuple[Device, ...]
+    global_batch: int = 0
 
 
 class DeviceDone(NamedTuple):
@@ -137,30 +130,6 @@ class ModelBuilt(NamedTuple):
         """The event of what the first worker found."""
         warned = facts.combine_rules.warned
         return cls(settings, facts.model, facts.own_batch, warned, facts.samples)
-
-
-class Planned(NamedTuple):
-    """A split is planned before any is tried, and the user's own batches become others."""
-
-    plan: Plan
-
-
-class RoundDone(NamedTuple):
-    """A split was tried on the way to the best one."""
-
-    round: Round
-    devices: tuple[Device, ...]
-
-
-class CutDone(NamedTuple):
-    """A cut of a model was tried on the way to the best one.
-
-    Its steps have `global_batch` samples.
-    """
-
-    round: LayersRound
-    devices: tuple[Device, ...]
-    global_batch: int
 
 
 class PipeWindowDone(NamedTuple):
@@ -206,19 +175,21 @@ class QueueSeen(NamedTuple):
     left_s: float | None
 
 
-Going = Doing | Starting | PhaseBegun | TimeLeft | TimingDone | ModelBuilt | Planned
-Done = (
-    WindowDone
-    | IndependentWindowDone
-    | PointDone
-    | TrialDone
-    | DeviceDone
-    | RoundDone
-    | CutDone
+Event = (
+    Doing
+    | Starting
+    | PhaseBegun
+    | TimeLeft
+    | TimingDone
+    | WindowDone
     | PipeWindowDone
+    | RecordDone
+    | DeviceDone
+    | ModelBuilt
+    | CommandBegun
+    | CommandEnded
+    | QueueSeen
 )
-OfQueue = CommandBegun | CommandEnded | QueueSeen
-Event = Going | Done | OfQueue
 Watch = Callable[[Event], None]
 
 

@@ -14,13 +14,13 @@ import gpubalance
 from gpubalance.cli.from_python import as_arguments
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
-from gpubalance.jobs.events import Event, ModelBuilt, RoundDone
+from gpubalance.jobs.events import Event, ModelBuilt
 from gpubalance.jobs.keep.saved import save
-from gpubalance.results.plan import Plan
+from gpubalance.results.plan import Plan, Round
 from gpubalance.settings.code import code_key
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR
-from tests.jobs.probes import probe_of
+from tests.jobs.probes import done, probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.python import python
@@ -86,7 +86,7 @@ def test_a_watch_gets_what_would_be_shown(capfd: pytest.CaptureFixture[str]) -> 
         "small", simulate=QUICK_PAIR, watch=events.append, **BRIEF
     )
     assert plan.global_batch == 64
-    assert any(isinstance(event, RoundDone) for event in events)
+    assert done(events, Round)
     assert capfd.readouterr() == ("", "")
 
 
@@ -106,7 +106,7 @@ def test_an_interrupt_leaves_no_worker() -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
 
     def watch(event: Event) -> None:
-        if isinstance(event, RoundDone):
+        if done([event], Round):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

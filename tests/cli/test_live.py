@@ -21,7 +21,7 @@ SCRIPT = f"""
 import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
-from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone, IndependentWindowDone
+from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone, WindowDone
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.timing import Moment
@@ -51,7 +51,7 @@ def own(watch):
     times = StepTime(median=0.06, mad=0.0, ci95=None, steps_per_sample=1, samples=(0.06,), at_s=(0.06,))
     rate = Throughput(median=2000.0, ci95=None)
     gave = dict(batch=120, step_time_s=times, throughput=rate, memory_peak_bytes=3 << 30, telemetry=None)
-    watch(IndependentWindowDone(1, 3, "at once", (OwnWindow(device=devices[0], **gave),)))
+    watch(WindowDone(1, 3, "at once", devices[:1], (OwnWindow(device=devices[0], **gave),)))
 
 with Progress(quiet=QUIET) as tell:
     WORK(tell)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.jobs.events import Event, RecordDone
 from gpubalance.jobs.probe.probed_device import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.common import Model, StepTime, Throughput
@@ -231,3 +232,9 @@ def measurement_of(
         excess_s=0.0,
         imbalance=longest * len(computes_s) / sum(computes_s),
     )
+
+
+def done(events: Sequence[Event], kind: type[Record]) -> list[RecordDone]:
+    """The events of that kind of record."""
+    found = [event for event in events if isinstance(event, RecordDone)]
+    return [event for event in found if isinstance(event.record, kind)]

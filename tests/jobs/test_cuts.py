@@ -22,7 +22,7 @@ from gpubalance.errors import (
     PartialResult,
     UsageError,
 )
-from gpubalance.jobs.events import CutDone, Doing, Event
+from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.layers import rounds as cuts
 from gpubalance.jobs.layers.costs import (
@@ -48,7 +48,7 @@ from gpubalance.planning.pipeline.problem import (
     Updated,
 )
 from gpubalance.planning.pipeline.schedule import simulate
-from gpubalance.results.layers import LayersBaselines, SplitBaseline
+from gpubalance.results.layers import LayersBaselines, LayersRound, SplitBaseline
 from gpubalance.results.timing import BlockTimed, Timing
 from gpubalance.settings.device import JointProfile
 from gpubalance.settings.measuring import Measuring
@@ -57,7 +57,15 @@ from gpubalance.system.deadlines import NO_LIMIT
 from gpubalance.workers.messages import Measured, Pipe, TimeBlocks
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, quiet, ready, windows_of
-from tests.jobs.probes import MIB, QUICK, SMALL, devices_of, holding_nothing, probe_of
+from tests.jobs.probes import (
+    MIB,
+    QUICK,
+    SMALL,
+    devices_of,
+    done,
+    holding_nothing,
+    probe_of,
+)
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -296,7 +304,7 @@ def test_rounds_end_when_no_cut_promises_more_and_the_best_is_proven() -> None:
     assert known(second.step_time_s) == pytest.approx(wanted.step_time_s)
     assert second.predicted_s == pytest.approx(wanted.step_time_s)
     assert known(first.step_time_s) > 1.01 * known(second.step_time_s)
-    told = [event.round for event in events if isinstance(event, CutDone)]
+    told = [event.record for event in done(events, LayersRound)]
     assert told == [first, second]
     rounds.proof = None
     assert rounds.latest is rounds.measured[1]

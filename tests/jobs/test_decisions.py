@@ -11,11 +11,11 @@ from random import Random
 import pytest
 
 from gpubalance.errors import Interrupted, OutOfMemory
-from gpubalance.jobs.events import Doing, Event, RoundDone
-from gpubalance.results.plan import Plan
+from gpubalance.jobs.events import Doing, Event
+from gpubalance.results.plan import Plan, Round
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import Device
-from tests.jobs.probes import proof_of
+from tests.jobs.probes import done, proof_of
 from tests.render.golden import told
 from tests.support.cases import cases
 from tests.support.known import known
@@ -162,8 +162,8 @@ class Busy:
         if isinstance(event, Doing):
             self._proving |= event.text.startswith("proving")
             self.lines += [event.text] if "not steady" in event.text else []
-        elif isinstance(event, RoundDone) and not self._proving:
-            self.rounds_before.append(event.round.split)
+        elif not self._proving:
+            self.rounds_before += [one.record.split for one in done([event], Round)]
 
     def offset(self, device: Device, size: int) -> float:
         del device, size

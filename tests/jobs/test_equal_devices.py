@@ -9,14 +9,14 @@ import pytest
 from gpubalance.devices.selection import first_equal
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance, new_probe
-from gpubalance.jobs.events import Doing, Event, PointDone
+from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.keep.journal import journal_of
 from gpubalance.jobs.keep.saved import best_probe, kept_probe, save
 from gpubalance.jobs.phases import estimate
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
-from gpubalance.results.probe import Probe
+from gpubalance.results.probe import CurvePoint, Probe
 from gpubalance.settings.device import DeviceProfile
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.planning import PlanRequest
@@ -25,7 +25,7 @@ from gpubalance.settings.settings import Settings
 from gpubalance.system.deadlines import TimeLimit
 from tests.cli.program import TINY
 from tests.jobs.drawn import nothing_kept, quiet
-from tests.jobs.probes import MIB, QUICK, devices_of
+from tests.jobs.probes import MIB, QUICK, devices_of, done
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -55,7 +55,7 @@ def probed(request: ProbeRequest) -> tuple[Probe, list[Event]]:
 
 def measured_on(events: Sequence[Event]) -> set[int]:
     """The numbers of the devices on which a batch was measured."""
-    return {event.device.index for event in events if isinstance(event, PointDone)}
+    return {event.devices[0].index for event in done(events, CurvePoint)}
 
 
 @cases("parallel", False, True)
@@ -134,7 +134,7 @@ def test_a_probe_is_resumed_and_still_says_which_devices_were_not_probed() -> No
     asked = request_of(QUICK, OTHER, QUICK)
 
     def until_second(event: Event) -> None:
-        if isinstance(event, PointDone) and event.device == asked.devices[1]:
+        if any(one.devices[0] == asked.devices[1] for one in done([event], CurvePoint)):
             raise TimeLimitPassed(1.0)
 
     fresh = journal_of(asked, resume=False)

@@ -18,7 +18,6 @@ from gpubalance.jobs.balance.balance import balance, probe_for
 from gpubalance.jobs.events import (
     Doing,
     Event,
-    RoundDone,
     TimingDone,
     Watch,
     WindowDone,
@@ -43,7 +42,7 @@ from tests.jobs.drawn import (
     nothing_kept,
     quiet,
 )
-from tests.jobs.probes import CONFIGS, SMALL, of_config, probe_of
+from tests.jobs.probes import CONFIGS, SMALL, done, of_config, probe_of
 from tests.support.altered import altered
 from tests.support.cases import cases
 from tests.support.known import known
@@ -343,10 +342,10 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     heard: list[Event] = []
     with journal_of(asked, resume=True) as journal:
         plan = balance(asked, heard.append, journal)
-    told = [event.round for event in rounds if isinstance(event, RoundDone)]
+    told = [event.record for event in done(rounds, Round)]
     # The profile's joint run takes more than it says.
     assert {round_.outcome for round_ in told} == {"oom", "measured"}
-    again = [event.round for event in heard if isinstance(event, RoundDone)]
+    again = [event.record for event in done(heard, Round)]
     assert list(map(as_kept, again[: len(told)])) == list(map(as_kept, told))
     for event in heard:
         if isinstance(event, Doing) and event.text.startswith("round "):
@@ -355,7 +354,7 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     # On a busy machine the proof may lead to one of another split.
     # This proof went on with its window.
     before, after = (
-        next(event.measurement for event in events if isinstance(event, WindowDone))
+        next(event.measured for event in events if isinstance(event, WindowDone))
         for events in (rounds, heard)
     )
     assert after.batches == before.batches

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from gpubalance.jobs.events import Event, PointDone, TimeLeft, Watch
+from gpubalance.jobs.events import Event, TimeLeft, Watch
 from gpubalance.jobs.probe.curve import at_device_pace
 from gpubalance.jobs.probe.probe import probe
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.planning.model import LINE_WITHIN
-from gpubalance.results.probe import DeviceProbe, Probe, StepTimeModel
+from gpubalance.results.probe import CurvePoint, DeviceProbe, Probe, StepTimeModel
 from gpubalance.settings.device import DeviceProfile, DriftPoint
 from gpubalance.settings.requests import ProbeRequest
 from gpubalance.settings.settings import Settings
@@ -28,6 +28,7 @@ from tests.jobs.probes import (
     QUICK,
     SMALL,
     devices_of,
+    done,
     held_by,
     of_config,
     point_of,
@@ -92,8 +93,8 @@ def test_the_time_left_of_devices_at_once_is_told(events_of_pair: list[Event]) -
     """It is told once both have points enough."""
     told = [event for event in events_of_pair if isinstance(event, TimeLeft)]
     first = events_of_pair.index(told[0])
-    before = [one for one in events_of_pair[:first] if isinstance(one, PointDone)]
-    assert {point.device for point in before} == set(PAIR)
+    before = done(events_of_pair[:first], CurvePoint)
+    assert {device for one in before for device in one.devices} == set(PAIR)
     assert len(told) > 2
     assert all(min(event.seconds, event.step_s) > 0 for event in told)
 
@@ -189,8 +190,8 @@ def test_a_device_that_throttles_is_marked_and_measured_once_more(
     warned = [one.code for one in result.warnings if "GPU:1" in one.message]
     assert "throttled" in warned
     assert any("use a profile without drift" in one.next for one in result.warnings)
-    points = [event for event in events if isinstance(event, PointDone)]
-    measured = Counter(one.point.batch for one in points if one.device.index == 1)
+    points = [one for one in done(events, CurvePoint) if one.devices[0].index == 1]
+    measured = Counter(one.record.batch for one in points)
     assert {*measured.values()} == {2}
     # One speed is reported: that of the device in the long run.
     assert model_of(one).beta_s == pytest.approx(1.4 * QUICK.beta_s, rel=0.05)

@@ -11,7 +11,6 @@ import pytest
 from gpubalance.jobs.events import (
     Doing,
     Event,
-    IndependentWindowDone,
     PipeWindowDone,
     TimeLeft,
     WindowDone,
@@ -106,8 +105,8 @@ def test_turns_alternate_in_going_first_until_all_are_known() -> None:
     done = [event for event in found.events if isinstance(event, WindowDone)]
     told = [(event.name, event.number, event.of) for event in done[:3]]
     assert told == [("", 1, 3), ("even", 1, 3), ("even", 2, 3)]
-    assert done[0].measurement.batches == (30, 10)
-    assert done[0].measurement.throughput.median == pytest.approx(400)
+    assert done[0].measured.batches == (30, 10)
+    assert done[0].measured.throughput.median == pytest.approx(400)
 
 
 @cases(
@@ -195,9 +194,9 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     once = Measuring(windows=1)
     measure_interleaved(measurer, [tuple(alone)], once, lambda _, what: what)
     assert measurer.taken == ["all 2 devices at once"]
-    (done,) = [one for one in measurer.events if isinstance(one, IndependentWindowDone)]
+    (done,) = [one for one in measurer.events if isinstance(one, WindowDone)]
     assert (done.number, done.of, done.name) == (1, 1, "at once")
-    for part, device, batch in zip(done.parts, PAIR, (8, 4), strict=True):
+    for part, device, batch in zip(done.measured, PAIR, (8, 4), strict=True):
         assert (part.device, part.batch, part.memory_peak_bytes) == (device, batch, 77)
         assert part.throughput.median == pytest.approx(batch / 0.1)
         assert part.step_time_s.at_s[-1] == pytest.approx(9.0 - 7.9)
@@ -205,10 +204,9 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     slower = window(step_s=0.2, devices=1)
     found = measured({single: [one, slower]}, Measuring(windows=2))
     assert found.taken[:2] == [f"GPU:0 alone: window {n} of 2" for n in (1, 2)]
-    is_done = IndependentWindowDone
-    _, done = [event for event in found.events if isinstance(event, is_done)]
+    _, done = [event for event in found.events if isinstance(event, WindowDone)]
     assert done.name == "alone"
-    assert done.parts[0].throughput.median == pytest.approx(8 / 0.2)  # of the last
+    assert done.measured[0].throughput.median == pytest.approx(8 / 0.2)  # of the last
     pipe = Pipe(segments=(), order=(), micro_batch=4, micro_batches=2)
     cut = Workload(BatchSplit((8,), (4,)), PAIR, "4 x", cut=pipe)
     found = measured({cut: [window(), window(step_s=0.2)]}, Measuring(windows=2))

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.joint_workers import JointWorkers
-from gpubalance.jobs.events import Doing, PhaseBegun, Planned, RoundDone, TimeLeft
+from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.measurer import Measurer
@@ -102,7 +102,8 @@ class BalanceRounds:
         # round: the plan says what the new size changes, such as the learning rate.
         own_batch = self.probe.own_batch
         if not self.records and own_batch not in (None, planned.split.global_batch):
-            self.watch(Planned(plan_of(self.estimates, planned)))
+            plan = plan_of(self.estimates, planned)
+            self.watch(RecordDone(plan, self.request.devices))
         fully_measured = self.estimates.fully_measured(planned.split)
         if fully_measured is not None:
             # The devices' speed comes and goes. The median of all measurements decides from now on.
@@ -219,7 +220,7 @@ class BalanceRounds:
             measured=measured,
         )
         self.records.append(record)
-        self.watch(RoundDone(record, self.request.devices))
+        self.watch(RecordDone(record, self.request.devices))
         if measured is not None:
             self.estimates.learn(planned, measured)
             return

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from gpubalance.errors import OutOfMemory, PartialResult
-from gpubalance.jobs.events import CutDone, Doing, PhaseBegun, Watch
+from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, Watch
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.measure.figures import (
@@ -315,7 +315,8 @@ class CutRounds:
             ran_out=ran_out,
         )
         self.records.append(record)
-        self.watch(CutDone(record, self.request.devices, placed.problem.global_batch))
+        global_batch = placed.problem.global_batch
+        self.watch(RecordDone(record, self.request.devices, global_batch))
 
     def _prove(self, cut: MeasuredCut) -> bool:
         """Measures a cut in windows; False if it ran out of memory."""

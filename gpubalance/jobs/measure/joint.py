@@ -13,7 +13,6 @@ from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import (
     Doing,
     Event,
-    IndependentWindowDone,
     PipeWindowDone,
     TimeLeft,
     WindowDone,
@@ -437,9 +436,9 @@ def _event(
     # Independent models, one alone or all at once.
     if workload.is_independent:
         parts = tuple(_own_window(measurer, workload) for workload in workloads)
-        if len(workloads) == 1:
-            return IndependentWindowDone(number, planned, "alone", parts)
-        return IndependentWindowDone(number, planned, "at once", parts)
+        name = "alone" if len(workloads) == 1 else "at once"
+        devices = tuple(part.device for part in parts)
+        return WindowDone(number, planned, name, devices, parts)
     # A run's split, on held batches too, or the even split beside it.
     last = measurer.windows[workload][-1:]
     measured = measurement(workload.split, last, measurer.sensors(workload))

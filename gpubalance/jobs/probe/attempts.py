@@ -18,7 +18,7 @@ from gpubalance.errors import (
     OutOfMemory,
     PartialResult,
 )
-from gpubalance.jobs.events import PointDone, TrialDone
+from gpubalance.jobs.events import RecordDone
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.out_of_memory import may_be_memory
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
@@ -209,10 +209,10 @@ class Attempts:
         # A batch of the curve that fails tells of the limit, too.
         if asked.for_limit or not attempt.trains:
             self.trials.append(attempt.trial)
-            probe_worker.watch(TrialDone(probe_worker.device, attempt.trial))
+            probe_worker.watch(RecordDone(attempt.trial, (probe_worker.device,)))
         if attempt.point is not None:
             self.points[batch] = attempt.point
-            probe_worker.watch(PointDone(probe_worker.device, attempt.point))
+            probe_worker.watch(RecordDone(attempt.point, (probe_worker.device,)))
         return attempt
 
     def _attempt_now(self, asked: _Asked, *, fresh: bool) -> Attempt:

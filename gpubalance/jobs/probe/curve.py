@@ -11,7 +11,7 @@ from gpubalance.errors import (
     OutOfMemory,
     PartialResult,
 )
-from gpubalance.jobs.events import PointDone
+from gpubalance.jobs.events import RecordDone
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.numbers.stats import median
@@ -169,7 +169,7 @@ def measure_once_more(attempts: Attempts, batch: int, key: str) -> None:
     point = attempts.probe_worker.get_or_make(key, CurvePoint, make)
     if point is not None:
         attempts.points[batch] = point.model_copy(update={"measured_again": True})
-        attempts.probe_worker.watch(PointDone(attempts.probe_worker.device, point))
+        attempts.probe_worker.watch(RecordDone(point, (attempts.probe_worker.device,)))
 
 
 def slower_warnings(
@@ -283,7 +283,7 @@ def _measure_again(attempts: Attempts, batch: int) -> None:
     make = partial(measured_outside, attempts, batch, attempts.rule_again)
     now = attempts.probe_worker.get_or_make(f"{batch} once more", CurvePoint, make)
     if now is not None:
-        attempts.probe_worker.watch(PointDone(attempts.probe_worker.device, now))
+        attempts.probe_worker.watch(RecordDone(now, (attempts.probe_worker.device,)))
     point = now or attempts.points[batch]
     changes = {"steady": False, "measured_again": now is not None}
     attempts.points[batch] = point.model_copy(update=changes)

@@ -35,8 +35,7 @@ STEPS = (
         "that are loaded; `doctor`",
         45,
         on_fake=(
-            "GPUs in another order, hidden, left out; copies as fast as the link (`test_program`, "
-            "`test_doctor`)"
+            "GPUs in another order, hidden, left out; copies as fast as the link (`test_program`)"
         ),
     ),
     Step(
