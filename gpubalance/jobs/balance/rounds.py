@@ -13,7 +13,7 @@ from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.out_of_memory import FittingSize, JointMemorySearch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
-from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
+from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS, WARMUP_STEPS
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split
@@ -127,11 +127,13 @@ class BalanceRounds:
 
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
-        self.watch(PhaseBegun("rounds"))
+        step_s = planned.step_time_s
+        left_s = self._left_s(step_s)
+        # How long the start of the first round's workers takes, Phases knows.
+        self.watch(PhaseBegun("rounds", seconds=left_s if self.records else 0.0))
         # From the step time in `TimeLeft` the time of later phases is estimated, here of the proof.
         # Until now it was a step time of the probe.
-        step_s = planned.step_time_s
-        self.watch(TimeLeft(self._left_s(step_s), step_s=step_s))
+        self.watch(TimeLeft(left_s, step_s=step_s))
         why = " once more" if self.estimates.has(split) else ""
         left_out = self.estimates.left_out_of_measured_superset(split)
         if left_out:
@@ -148,10 +150,17 @@ class BalanceRounds:
         return tried
 
     def _left_s(self, step_s: float) -> float:
-        """The seconds of this round; in the first round those of `_USUAL_ROUNDS` rounds."""
+        """The seconds of this round; in the first one those of `_USUAL_ROUNDS` rounds.
+
+        The first one also starts a worker, as the probe has done, and warms it up.
+        """
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
-        return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
+        if self.records:
+            return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
+        probing = self.joint_workers.probing
+        start_s = probing.starting_s / max(1, probing.workers) + WARMUP_STEPS * step_s
+        return start_s + _USUAL_ROUNDS * round_s
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         measured = measure_split(self.joint_workers, split, self.request.round_s)
