@@ -114,6 +114,10 @@ def margin_text(margin: Margin) -> str:
 
 # What follows in a pipeline if windows of five timings don't settle the result.
 _LONGEST_WINDOW_S = 10.0
+_LONGEST_WINDOW_OF_PROOF_S = 6.0
+# Time that would leave a step time less known than that is saved.
+HOPELESS = 0.06
+_HOPELESS_PROOF = 0.02
 USUAL_MULTIPLE = 8  # of --batch-multiple
 _KNOWN = 0.005
 
@@ -179,6 +183,11 @@ class Measuring(Limits):
         return self.duration_s or _LONGEST_WINDOW_S
 
     @property
+    def hopeless(self) -> float:
+        """No window follows the planned ones if the result would stay less known than that."""
+        return HOPELESS
+
+    @property
     def within(self) -> float | None:
         """How exactly a window must know its step time to end early, as a part of it; else None."""
         return None if self.duration_s else _KNOWN
@@ -194,6 +203,21 @@ class Proof(Measuring):
         "more after 2).",
         2,
     )
+    duration_s: WithinDay | None = measuring_option(
+        "--duration S",
+        "Seconds that a window takes. Default: until its step time is known within ± 0.5 %, "
+        "at most 6.",
+    )
+
+    @property
+    def longest_s(self) -> float:
+        """The seconds of a window, or the most of one that ends sooner."""
+        return self.duration_s or _LONGEST_WINDOW_OF_PROOF_S
+
+    @property
+    def hopeless(self) -> float:
+        """See `Measuring.hopeless`: a plan is found whether or not its gain is known to 1 %."""
+        return _HOPELESS_PROOF
 
 
 # The names of what a run measures interleaved, in events and in the journal: its own split, the

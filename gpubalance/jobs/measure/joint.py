@@ -32,7 +32,7 @@ from gpubalance.jobs.measure.input_pipeline import measure_input_pipeline
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.out_of_memory import JointMemorySearch
 from gpubalance.jobs.measure.run_state import RunState
-from gpubalance.jobs.measure.stopping import HOPELESS, PRECISE_ENOUGH, StoppingRule
+from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows
 from gpubalance.jobs.measure.window import MeasuredTogether, Workload
 from gpubalance.jobs.measure.workload_runner import expected_window_s
@@ -229,8 +229,8 @@ def measure_interleaved(
        count.
     2. While not all step times are known within ± 1 %, each set gets one more window, up to
        `max_windows`. It gets none if even `max_windows` would probably leave a step time less exact
-       than ± 6 %. Windows of `duration_s` seconds follow the same rule; only the message that all
-       step times are known is left out.
+       than `measuring.hopeless`. Windows of `duration_s` seconds follow the same rule; only the
+       message that all step times are known is left out.
     3. Then each set gets one more window, once, if a GPU was throttled while it trained a workload
        that is no baseline.
 
@@ -252,9 +252,7 @@ def measure_interleaved(
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
                 measurer.watch(Doing(known_after))
-            reason = _reason_if_imprecise(
-                half_width, windows_so_far, measuring.max_windows
-            )
+            reason = _reason_if_imprecise(half_width, windows_so_far, measuring)
             if reason is None and not repeated_for_throttling:
                 reason = _reason_if_throttled(measurer, interleaved)
                 repeated_for_throttling = reason is not None
@@ -363,7 +361,7 @@ def _windows_in_all(half_width: float, windows: int, measuring: Measuring) -> in
     """How many windows will probably be measured, if the half-width is this after `windows`."""
     if half_width <= PRECISE_ENOUGH:
         return windows
-    if not _can_become_precise(half_width, windows, measuring.max_windows):
+    if not _can_become_precise(half_width, windows, measuring):
         return windows
     if math.isinf(half_width):  # nothing is known yet
         return windows + 1
@@ -384,27 +382,29 @@ def _widest_half_width(
 
 
 def _reason_if_imprecise(
-    half_width: float, windows: int, max_windows: int
+    half_width: float, windows: int, measuring: Measuring
 ) -> str | None:
     """Why one more window is measured, if it may make step times precise; else None."""
     if half_width <= PRECISE_ENOUGH:
         return None
-    if not _can_become_precise(half_width, windows, max_windows):
+    if not _can_become_precise(half_width, windows, measuring):
         return None
     return f"not yet {_KNOWN}: one more window"
 
 
-def _can_become_precise(half_width: float, windows: int, max_windows: int) -> bool:
+def _can_become_precise(half_width: float, windows: int, measuring: Measuring) -> bool:
     """Whether `max_windows` may come near ± 1 %, if the half-width is this after `windows`.
 
     The half-width shrinks with the root of the number of windows: ± 10 % after 3 would be
-    10 · √(3/5) = ± 7.7 % after 5. That is above 6 %, so no more time is spent.
+    10 · √(3/5) = ± 7.7 % after 5. That is above the 6 % of `Measuring.hopeless`, so no more time is
+    spent.
     """
-    if windows >= max_windows:
+    if windows >= measuring.max_windows:
         return False
     if math.isinf(half_width):  # nothing is known yet
         return True
-    return half_width * math.sqrt(windows / max_windows) <= HOPELESS
+    after_all = half_width * math.sqrt(windows / measuring.max_windows)
+    return after_all <= measuring.hopeless
 
 
 def _reason_if_throttled(

@@ -9,11 +9,10 @@ from typing import NamedTuple
 from gpubalance.numbers.stats import half_width
 from gpubalance.numbers.steady import has_trend
 from gpubalance.results.timing import Timing
-from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.measuring import HOPELESS, Measuring
 
 PRECISE_ENOUGH = 0.01
 _ROUND_WITHIN = 0.005  # as splits are told apart that differ by less than 1 %
-HOPELESS = 0.06  # time that would leave a step time less known than that is saved
 # Long enough that the devices' short idle times at both ends of a timing do not count.
 TIMING_S = 0.5
 # In a window that ends once its step time is known; as long as in a probe and in a balance's

@@ -201,11 +201,7 @@ def keeps_speed(attempts: Attempts) -> bool:
 
     Measures the first and the middle one of the points again at which the device sets the pace.
     """
-    points = at_device_pace(list(attempts.points.values()))
-    if attempts.probe_worker.request.for_split:
-        # No split has much smaller batches, whose time is as much the host's
-        half = max((point.throughput.median for point in points), default=0.0) / 2
-        points = [point for point in points if point.throughput.median >= half]
+    points = at_device_pace(_of_use(attempts))
     if len(points) < _FEWEST:
         return True
     first = points[0]
@@ -218,6 +214,18 @@ def keeps_speed(attempts: Attempts) -> bool:
 
     drift = attempts.probe_worker.get_or_make("drift", Drift, measured)
     return drift is None or not drift.changed
+
+
+def _of_use(attempts: Attempts) -> list[CurvePoint]:
+    """All points; for a split only those with at least half of the best throughput.
+
+    No split has much smaller batches, whose time is as much the host's.
+    """
+    points = list(attempts.points.values())
+    if not attempts.probe_worker.request.for_split:
+        return points
+    half = max((point.throughput.median for point in points), default=0.0) / 2
+    return [point for point in points if point.throughput.median >= half]
 
 
 def at_device_pace(points: Sequence[CurvePoint]) -> list[CurvePoint]:
@@ -274,8 +282,8 @@ def measured_outside(
 
 
 def measure_all_again(attempts: Attempts) -> None:
-    """Measures all batches once more, on a device as hot as when the change was found."""
-    for batch in sorted(attempts.points, reverse=True):
+    """Measures all batches of use once more, on a device as hot as when the change was found."""
+    for batch in sorted((point.batch for point in _of_use(attempts)), reverse=True):
         _measure_again(attempts, batch)
 
 
