@@ -195,6 +195,7 @@ class Phases:
         self._resumed = resumed
         self._took_s = defaultdict[str, float](float)  # by the phases' keys
         self._number: int | None = None
+        self._begun: set[int] = set()
         self._began_s = 0.0
         self._phase_began_s = 0.0
         self._until_s = 0.0
@@ -244,6 +245,7 @@ class Phases:
             self._announced_s = sum(phase.seconds for phase in self._phases)
         self._end()
         self._number = number
+        self._begun.add(number)
         self._phase_began_s = self._clock()
         phase = self._phases[number]
         if expected_s:  # by the job, which has measured
@@ -270,8 +272,15 @@ class Phases:
 
     @property
     def _later_s(self) -> float:
-        """The time for the phases after the present one."""
-        return sum(phase.seconds for phase in self._phases[self._next :])
+        """The time for the phases after the present one that have not begun yet.
+
+        One that has will probably not come again: a round after a proof mostly confirms it.
+        """
+        left_s = 0.0
+        for number, phase in enumerate(self._phases):
+            if number >= self._next and number not in self._begun:
+                left_s += phase.seconds
+        return left_s
 
     def _estimate_by_steps(self, left: TimeLeft) -> None:
         """Estimates the phases by what a step takes and what the present one will have taken.
