@@ -105,8 +105,10 @@ def slow_time(timings_s: Sequence[float], size: int, steps_s: Sequence[float]) -
     it exceeds the median of the single `steps_s` is attributed to slow steps. It is 0 if nothing
     shows one: none of `steps_s` is slow, and `size` steps of a usual timing take at most 0.7 of a
     step longer than `size` steps of the shortest timing or `size` usual single ones, whichever is
-    longer.
+    longer. It is also 0 for timings of one step each, whatever late stamps show of a few others.
     """
+    if size == 1:
+        return 0.0
     usual_s = median(steps_s)
     timed_s = median(timings_s)
     above_s = timed_s - max(usual_s, min(timings_s))

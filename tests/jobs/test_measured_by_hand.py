@@ -206,7 +206,7 @@ def test_data_that_seldom_comes_late() -> None:
 
 def test_slow_steps_and_what_stamping_costs() -> None:
     steps = [stamped(0.1, 0.0, 0.11) for _ in range(4)] + [stamped(0.1, 0.0, 0.5)]
-    usual = [timing(0.12) for _ in range(3)]
+    usual = [timing(0.24, 2) for _ in range(3)]
     windows = [window(usual, steps)]
     assert figures.slow_steps_in(windows) == SlowSteps(count=1, timed=5)
     assert figures.slow_s(windows) == pytest.approx(0.01)

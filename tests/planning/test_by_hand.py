@@ -401,8 +401,9 @@ def test_slow_steps_by_hand() -> None:
     assert slow_time([1.0, 1.071, 1.071], 10, usual) == pytest.approx(0.071)
     assert slow_time([1.0, 1.069, 1.069], 10, usual) == 0.0
     assert slow_time([0.9, 1.069, 1.069], 10, usual) == 0.0
-    assert slow_time([1.1, 1.1, 1.1], 10, [1.0, 1.0, 1.6]) == pytest.approx(0.1)
-    assert slow_time([0.9, 0.9, 0.9], 10, [1.0, 1.0, 1.6]) == 0.0
+    assert slow_time([1.1] * 3, 10, [1.0, 1.0, 1.6]) == pytest.approx(0.1)
+    alone, late = [1.0, 1.0, 1.6], [0.4, 0.4, 1.6]
+    assert slow_time([0.9] * 3, 10, alone) == slow_time([1.1] * 3, 1, late) == 0.0
 
 
 def test_parts_of_a_step_by_hand() -> None:
