@@ -35,6 +35,8 @@ from gpubalance.settings.record import Record
 
 # The time left is estimated as if a balance had this many rounds: the number is not known before.
 _USUAL_ROUNDS = 2
+_LOADING_S = 3.0  # of TensorFlow, while which a probe's workers are not waited for
+_KINDS_OF_STEPS = 2  # with stamps and without
 # Gradient sums are timed for this many sets of devices at most. Many devices have many sets, and
 # timing one takes a part of a second.
 _MAX_TIMED_SETS = 16
@@ -129,8 +131,9 @@ class BalanceRounds:
         split = planned.split
         step_s = planned.step_time_s
         left_s = self._left_s(step_s)
-        # How long the start of the first round's workers takes, Phases knows.
-        self.watch(PhaseBegun("rounds", seconds=left_s if self.records else 0.0))
+        # How long a worker takes to start is known from a probe of this balance.
+        is_known = bool(self.records) or self.joint_workers.probing.workers > 0
+        self.watch(PhaseBegun("rounds", seconds=left_s if is_known else 0.0))
         # From the step time in `TimeLeft` the time of later phases is estimated, here of the proof.
         # Until now it was a step time of the probe.
         self.watch(TimeLeft(left_s, step_s=step_s))
@@ -152,15 +155,19 @@ class BalanceRounds:
     def _left_s(self, step_s: float) -> float:
         """The seconds of this round; in the first one those of `_USUAL_ROUNDS` rounds.
 
-        The first one also starts a worker, as the probe has done, and warms it up.
+        The first one also starts a worker, as the probe has done, traces a step of each kind on
+        each device, and warms it up.
         """
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
         if self.records:
             return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
         probing = self.joint_workers.probing
-        start_s = probing.starting_s / max(1, probing.workers) + WARMUP_STEPS * step_s
-        return start_s + _USUAL_ROUNDS * round_s
+        start_s = _LOADING_S + probing.starting_s / max(1, probing.workers)
+        traces = _KINDS_OF_STEPS * len(self.request.devices)
+        trace_s = traces * probing.tracing_s / max(1, probing.traced)
+        warm_up_s = WARMUP_STEPS * step_s
+        return start_s + trace_s + warm_up_s + _USUAL_ROUNDS * round_s
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         measured = measure_split(self.joint_workers, split, self.request.round_s)
