@@ -158,7 +158,7 @@ class Board:
         match event:
             case events.WindowDone(_, _, name, devices, Measurement() as measured):
                 self._write(summaries.window(name, devices, measured, now_s))
-            case events.WindowDone(_, _, name, _, windows):
+            case events.WindowDone(_, _, name, _, tuple() as windows):
                 for window in windows:
                     self._write(summaries.own(name, window, now_s))
             case events.RecordDone(Round() as record, devices):

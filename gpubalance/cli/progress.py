@@ -98,7 +98,7 @@ def _text(event: events.Event) -> str:
             return probe.point_text(device, record)
         case events.WindowDone(number, of, name, devices, Measurement() as measured):
             return run.window_text(number, of, name, devices, measured)
-        case events.WindowDone(number, of, name, _, windows):
+        case events.WindowDone(number, of, name, _, tuple() as windows):
             return independent.window_text(number, of, name, windows)
         case events.PipeWindowDone(number, of, throughput, step_time_s):
             return layers.pipe_window_text(number, of, throughput, step_time_s)

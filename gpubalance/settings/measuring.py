@@ -117,7 +117,7 @@ _LONGEST_WINDOW_S = 10.0
 _LONGEST_WINDOW_OF_PROOF_S = 6.0
 # Time that would leave a step time less known than that is saved.
 HOPELESS = 0.06
-_HOPELESS_PROOF = 0.02
+_HOPELESS_PROOF = 0.012
 USUAL_MULTIPLE = 8  # of --batch-multiple
 _KNOWN = 0.005
 

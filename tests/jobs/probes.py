@@ -234,7 +234,7 @@ def measurement_of(
     )
 
 
-def done(events: Sequence[Event], kind: type[Record]) -> list[RecordDone]:
+def done(events: Sequence[Event], kind: type[Record]) -> list[Any]:
     """The events of that kind of record."""
     found = [event for event in events if isinstance(event, RecordDone)]
     return [event for event in found if isinstance(event.record, kind)]

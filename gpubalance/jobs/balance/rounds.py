@@ -35,6 +35,7 @@ from gpubalance.settings.record import Record
 
 # The time left is estimated as if a balance had this many rounds: the number is not known before.
 _USUAL_ROUNDS = 2
+_NEAR = 0.01  # splits that differ by less give as much, but for chance
 _LOADING_S = 3.0  # of TensorFlow, while which a probe's workers are not waited for
 _KINDS_OF_STEPS = 2  # with stamps and without
 # Gradient sums are timed for this many sets of devices at most. Many devices have many sets, and
@@ -268,7 +269,8 @@ def next_split(
     2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
        split, and was not measured at its devices' present speed. If the best measured split may be
        as good, and was measured less than three times, it is measured again instead. If it is
-       proven besides, it stays: another proof is not likely to show a difference;
+       proven besides, it stays: another proof is not likely to show a difference. A proven one also
+       stays if no device's batch would change by more than 1 %;
     3. the best measured split or one of its rivals, whichever is known least exactly. A rival is a
        measured split that may be more than 0.4 % better than the best. Without a rival nothing is
        measured. Only splits that were measured less than three times are measured again.
@@ -283,6 +285,8 @@ def next_split(
     predicted_value = estimates.problem.value(planned)
     gains_enough = predicted_value > (1 + WORTH_A_ROUND) * best_measured.value
     planned_is_better = gains_enough and not estimates.has(planned.split)
+    if best_measured.run is not None:
+        planned_is_better &= not _are_near(planned.split, best_measured.planned.split)
     # 1. Fewer devices must beat the better of the two.
     value_to_beat = predicted_value if planned_is_better else best_measured.value
     fewer = _fewer_devices(estimates, time_sums, (1 + WORTH_A_ROUND) * value_to_beat)
@@ -299,6 +303,15 @@ def next_split(
     # 3. What may show which of several measured splits is the best.
     rival = estimates.most_uncertain_rival()
     return None if rival is None else rival.planned
+
+
+def _are_near(one: BatchSplit, other: BatchSplit) -> bool:
+    """Whether no batch or micro-batch of the two differs by more than 1 %."""
+    pairs = [
+        *zip(one.batches, other.batches, strict=True),
+        *zip(one.micro_batches, other.micro_batches, strict=True),
+    ]
+    return all(abs(first - second) <= _NEAR * second for first, second in pairs)
 
 
 def _planned(

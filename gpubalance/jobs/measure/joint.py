@@ -357,8 +357,6 @@ def expected_run_s(
     timings = rule.expected_s(step_s, noise=noise) / max(rule.timing_s, step_s)
     half_width = _MORE_IN_WINDOWS * noise / math.sqrt(measuring.windows * timings)
     windows = _windows_in_all(half_width, measuring.windows, measuring)
-    if half_width > PRECISE_ENOUGH:  # so few timings can't tell that it is hopeless
-        windows = min(max(windows, measuring.windows + 1), measuring.max_windows)
     return splits * windows * window_s, window_s
 
 
