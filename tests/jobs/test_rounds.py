@@ -143,7 +143,7 @@ def test_a_proven_split_stays_unless_another_is_clearly_better(
     planned: Any = SimpleNamespace()
     monkeypatch.setattr(rounds, "best_split", lambda _: planned)
     monkeypatch.setattr(rounds, "_fewer_devices", lambda *_: None)
-    found = []
+    found: list[str | None] = []
     for predicted in (100.7, 100.7, 100.9, 100.3, 100.9):
         estimates.problem = SimpleNamespace(value=lambda _, value=predicted: value)
         best.may_be_measured_again = bool(found)
