@@ -13,7 +13,11 @@ from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.out_of_memory import FittingSize, JointMemorySearch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
-from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS, WARMUP_STEPS
+from gpubalance.jobs.measure.workload_runner import (
+    SETTLING_STEPS,
+    WARMUP_STEPS,
+    expected_window_s,
+)
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split
@@ -386,7 +390,12 @@ def measure_split(
     workload = Workload(
         run_request.split, run_request.devices, least_samples=split.global_batch
     )
-    window = measurer.measure(workload, StoppingRule.of_round(seconds))
+    rule = StoppingRule.of_round(seconds)
+    measurer.warm_up(workload)
+    step_s = measurer.warm_up_of(workload).step_s
+    if step_s:  # it was not warm
+        joint_workers.watch(TimeLeft(expected_window_s(rule, step_s), step_s=step_s))
+    window = measurer.measure(workload, rule)
     sensors = measurer.sensors(workload)
     # The workload has only the devices with samples. In the result they keep their numbers among
     # all devices of the request: `split.used`.

@@ -35,7 +35,7 @@ from gpubalance.jobs.measure.run_state import RunState
 from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows
 from gpubalance.jobs.measure.window import MeasuredTogether, Workload
-from gpubalance.jobs.measure.workload_runner import expected_window_s
+from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS, expected_window_s
 from gpubalance.numbers.units import format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.run import SoloBest
@@ -48,6 +48,8 @@ from gpubalance.settings.requests import RunRequest
 # In two windows step times vary so many times as much as in the few seconds of a round: seven
 # balances on a shared machine, 0.7 to 5.4 times.
 _MORE_IN_WINDOWS = 2.0
+# So many steps longer takes a window after one of another split: on two fake GPUs.
+_STEPS_TO_CHANGE = 3
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
 
@@ -321,8 +323,8 @@ def _expected_s(
 ) -> float:
     """The seconds of all windows that are probably left.
 
-    A window takes as long as the last of its set. The first one takes as long as the longest of
-    other sets, or as the step time of its warm-up lets expect.
+    A window takes as long as the last one of its set that was measured. The first one takes as long
+    as the longest of other sets, or as the step time of its warm-up lets expect.
     """
     rule = StoppingRule.of_window(measuring)
     complete = min(map(measurer.window_count, interleaved))
@@ -330,18 +332,13 @@ def _expected_s(
     if complete:
         half_width = _widest_half_width(measurer, interleaved)
         in_all = max(planned, _windows_in_all(half_width, complete, measuring))
-    last_s: dict[MeasuredTogether, float] = {}
-    for workloads in interleaved:
-        for window in measurer.windows[workloads[0]][-1:]:
-            began_at_s, ended_at_s = window.span_s
-            last_s[workloads] = ended_at_s - began_at_s
-    longest_s = max(window_s, *last_s.values(), 0.0)
+    longest_s = max([window_s, *measurer.took_s.values()])
     left_s = 0.0
     for workloads in interleaved:
         step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
         expected_s = max(longest_s, expected_window_s(rule, step_s))
         windows_left = max(0, in_all - measurer.window_count(workloads))
-        left_s += windows_left * last_s.get(workloads, expected_s)
+        left_s += windows_left * measurer.took_s.get(workloads, expected_s)
     return left_s
 
 
@@ -357,7 +354,11 @@ def expected_run_s(
     timings = rule.expected_s(step_s, noise=noise) / max(rule.timing_s, step_s)
     half_width = _MORE_IN_WINDOWS * noise / math.sqrt(measuring.windows * timings)
     windows = _windows_in_all(half_width, measuring.windows, measuring)
-    return splits * windows * window_s, window_s
+    if splits == 1:
+        return windows * window_s, window_s
+    window_s += _STEPS_TO_CHANGE * step_s
+    settling_s = SETTLING_STEPS * step_s  # of the other split
+    return settling_s + splits * windows * window_s, window_s
 
 
 def _windows_in_all(half_width: float, windows: int, measuring: Measuring) -> int:

@@ -99,9 +99,10 @@ class Measurer:
 
     What `take` measures is in the `journal` before anything else is measured, and what an
     interrupted command left there is not measured again. `windows` has those of each workload so
-    far, `resumed` how many of each came from the journal. `overlap_s` is for how long several
-    workloads were measured at once. `facts` has what workers said of their models, by the number of
-    their group. `current` is what is measured now, or was when an error came.
+    far, `resumed` how many of each came from the journal. `took_s` is how long the last window took
+    that was measured now, with all that came before its first step. `overlap_s` is for how long
+    several workloads were measured at once. `facts` has what workers said of their models, by the
+    number of their group. `current` is what is measured now, or was when an error came.
     """
 
     def __init__(
@@ -120,6 +121,7 @@ class Measurer:
         self.watch = watch
         self.windows = defaultdict[Workload, list[Window]](list)
         self.resumed = Counter[MeasuredTogether]()
+        self.took_s: dict[MeasuredTogether, float] = {}
         self.overlap_s = 0.0
         self.facts: dict[int, Ready] = {}
         self.current: MeasuredTogether = ()
@@ -193,7 +195,9 @@ class Measurer:
             if doing != self._doing:
                 self._doing = doing
                 self.watch(Doing(doing))
+            began_s = time.monotonic()
             taken = self._measure_now(workloads, rule)
+            self.took_s[workloads] = time.monotonic() - began_s
             self.journal.keep(key, taken)
         self.overlap_s += taken.overlap_s
         for workload, window in zip(workloads, taken.windows, strict=True):
