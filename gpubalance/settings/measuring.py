@@ -118,6 +118,7 @@ _LONGEST_WINDOW_OF_PROOF_S = 6.0
 # Time that would leave a step time less known than that is saved.
 HOPELESS = 0.06
 _HOPELESS_PROOF = 0.012
+_LONGEST_PROOF_S = 30.0
 USUAL_MULTIPLE = 8  # of --batch-multiple
 _KNOWN = 0.005
 
@@ -188,6 +189,11 @@ class Measuring(Limits):
         return HOPELESS
 
     @property
+    def patience_s(self) -> float:
+        """No window follows the planned ones after so many seconds of windows."""
+        return math.inf
+
+    @property
     def within(self) -> float | None:
         """How exactly a window must know its step time to end early, as a part of it; else None."""
         return None if self.duration_s else _KNOWN
@@ -218,6 +224,11 @@ class Proof(Measuring):
     def hopeless(self) -> float:
         """See `Measuring.hopeless`: a plan is found whether or not its gain is known to 1 %."""
         return _HOPELESS_PROOF
+
+    @property
+    def patience_s(self) -> float:
+        """See `Measuring.patience_s`: steps of a second would take minutes to be known to 1 %."""
+        return _LONGEST_PROOF_S
 
 
 # The names of what a run measures interleaved, in events and in the journal: its own split, the

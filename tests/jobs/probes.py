@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.events import Event, RecordDone
+from gpubalance.jobs.events import Event
 from gpubalance.jobs.probe.probed_device import fitted
 from gpubalance.planning.curve import octaves
 from gpubalance.results.common import Model, StepTime, Throughput
@@ -236,5 +236,4 @@ def measurement_of(
 
 def done(events: Sequence[Event], kind: type[Record]) -> list[Any]:
     """The events of that kind of record."""
-    found = [event for event in events if isinstance(event, RecordDone)]
-    return [event for event in found if isinstance(event.record, kind)]
+    return [one for one in events if isinstance(getattr(one, "record", None), kind)]

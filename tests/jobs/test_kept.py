@@ -354,10 +354,8 @@ def test_a_balance_goes_on_with_its_rounds_and_windows() -> None:
     assert known(plan.balance).rounds == tuple(again)
     # On a busy machine the proof may lead to one of another split.
     # This proof went on with its window.
-    measured: list[Any] = []
-    for events in (rounds, heard):
-        measured.append(next(filter(is_window, events)))
-    before, after = (one.measured for one in measured)
+    both: Any = (rounds, heard)
+    before, after = (next(filter(is_window, events)).measured for events in both)
     assert after.batches == before.batches
     assert after.step_time_s.samples == pytest.approx(before.step_time_s.samples)
     assert windows(heard)[:2] == [(1, ""), (2, "")]

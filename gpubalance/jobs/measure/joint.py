@@ -234,8 +234,9 @@ def measure_interleaved(
        count.
     2. While not all step times are known within ± 1 %, each set gets one more window, up to
        `max_windows`. It gets none if even `max_windows` would probably leave a step time less exact
-       than `measuring.hopeless`. Windows of `duration_s` seconds follow the same rule; only the
-       message that all step times are known is left out.
+       than `measuring.hopeless`, or if all windows took longer than `measuring.patience_s`. Windows
+       of `duration_s` seconds follow the same rule; only the message that all step times are known
+       is left out.
     3. Then each set gets one more window, once, if a GPU was throttled while it trained a workload
        that is no baseline.
 
@@ -257,7 +258,9 @@ def measure_interleaved(
             if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
                 known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
                 measurer.watch(Doing(known_after))
-            reason = _reason_if_imprecise(half_width, windows_so_far, measuring)
+            reason = None
+            if windows_so_far * sum(measurer.took_s.values()) <= measuring.patience_s:
+                reason = _reason_if_imprecise(half_width, windows_so_far, measuring)
             if reason is None and not repeated_for_throttling:
                 reason = _reason_if_throttled(measurer, interleaved)
                 repeated_for_throttling = reason is not None
@@ -357,6 +360,8 @@ def expected_run_s(
     if splits == 1:
         return windows * window_s, window_s
     window_s += _STEPS_TO_CHANGE * step_s
+    if splits * measuring.windows * window_s > measuring.patience_s:
+        windows = measuring.windows
     settling_s = SETTLING_STEPS * step_s  # of the other split
     return settling_s + splits * windows * window_s, window_s
 
