@@ -201,7 +201,7 @@ def keeps_speed(attempts: Attempts) -> bool:
 
     Measures the first and the middle one of the points again at which the device sets the pace.
     """
-    points = at_device_pace(_of_use(attempts))
+    points = at_device_pace(_points_of_use(attempts))
     if len(points) < _FEWEST:
         return True
     first = points[0]
@@ -216,7 +216,7 @@ def keeps_speed(attempts: Attempts) -> bool:
     return drift is None or not drift.changed
 
 
-def _of_use(attempts: Attempts) -> list[CurvePoint]:
+def _points_of_use(attempts: Attempts) -> list[CurvePoint]:
     """All points; for a split only those with at least half of the best throughput.
 
     No split has much smaller batches, whose time is as much the host's.
@@ -283,18 +283,16 @@ def measured_outside(
 
 def measure_all_again(attempts: Attempts) -> None:
     """Measures all batches of use once more, on a device as hot as when the change was found."""
-    for batch in sorted((point.batch for point in _of_use(attempts)), reverse=True):
+    for batch in sorted(
+        (point.batch for point in _points_of_use(attempts)), reverse=True
+    ):
         _measure_again(attempts, batch)
 
 
 def _measure_again(attempts: Attempts, batch: int) -> None:
-    make = partial(measured_outside, attempts, batch, attempts.rule_again)
-    now = attempts.probe_worker.get_or_make(f"{batch} once more", CurvePoint, make)
-    if now is not None:
-        attempts.probe_worker.watch(RecordDone(now, (attempts.probe_worker.device,)))
-    point = now or attempts.points[batch]
-    changes = {"steady": False, "measured_again": now is not None}
-    attempts.points[batch] = point.model_copy(update=changes)
+    measure_once_more(attempts, batch, f"{batch} once more")
+    point = attempts.points[batch]
+    attempts.points[batch] = point.model_copy(update={"steady": False})
 
 
 class Work(Record):
