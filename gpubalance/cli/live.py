@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.jobs import events
-from gpubalance.numbers.units import format_duration
+from gpubalance.numbers.units import format_duration, format_duration_range
 from gpubalance.render.live import (
     OWN,
     DeviceRow,
@@ -72,6 +72,7 @@ class Remaining:
         self._began_s = time.monotonic()
         self._until_s = self._began_s
         self._later_s = 0.0  # for the phases after this one
+        self._more_s = 0.0  # that all of them may take longer
 
     def take(self, event: events.Event) -> None:
         """Notes a new phase, or a better estimate; any other event says nothing."""
@@ -82,9 +83,11 @@ class Remaining:
             self._phase = event
             self._until_s = now_s + event.left_s
             self._later_s = event.left_s - event.seconds
+            self._more_s = event.left_more_s
         elif isinstance(event, events.TimeLeft):
             self._until_s = now_s + event.seconds
             self._later_s = event.later_s
+            self._more_s = event.more_s
 
     @property
     def line(self) -> str:
@@ -100,11 +103,13 @@ class Remaining:
         if not phase.left_s:  # of a command whose end nobody knows
             return name
         if not place:
-            return f"{name}: about {format_duration(self.whole_s)}"
+            return f"{name}: about {self._whole}"
         rest = self._of_whole
         if phase.number == 1:
-            rest = f"{format_duration(self.whole_s)} in all"
-        return f"{name}: about {format_duration(phase.seconds)}; about {rest}"
+            rest = f"{self._whole} in all"
+        longest_s = phase.seconds + phase.more_s
+        phase_s = format_duration_range(phase.seconds, longest_s)
+        return f"{name}: about {phase_s}; about {rest}"
 
     @property
     def short(self) -> str:
@@ -117,7 +122,7 @@ class Remaining:
         if not self._phase.left_s:  # of a command whose end nobody knows
             return place
         left = f"about {self._of_whole}"
-        if self._until_s - time.monotonic() <= self._later_s:
+        if self._until_s + self._more_s - time.monotonic() <= self._later_s:
             left = "longer than expected"
         if place:
             return f"{place}, {left}"
@@ -132,10 +137,10 @@ class Remaining:
 
     @property
     def whole_s(self) -> float:
-        """About how long all of it takes; 0 before the first phase."""
+        """About how long all of it takes, at most; 0 before the first phase."""
         if not self._phase.name:
             return 0.0
-        return time.monotonic() - self._began_s + self._left_s
+        return time.monotonic() - self._began_s + self._most_left_s
 
     @property
     def _left_s(self) -> float:
@@ -143,8 +148,18 @@ class Remaining:
         return max(self._until_s - time.monotonic(), self._later_s)
 
     @property
+    def _most_left_s(self) -> float:
+        """The seconds that are left if all takes as long as it may."""
+        return max(self._until_s + self._more_s - time.monotonic(), self._left_s)
+
+    @property
+    def _whole(self) -> str:
+        least_s = self.whole_s - self._most_left_s + self._left_s
+        return format_duration_range(least_s, self.whole_s)
+
+    @property
     def _of_whole(self) -> str:
-        left = format_duration(self._left_s)
+        left = format_duration_range(self._left_s, self._most_left_s)
         whole = format_duration(self.whole_s)
         number, unit = whole.split()
         if left.endswith(f" {unit}"):

@@ -38,8 +38,9 @@ class Starting(NamedTuple):
 class PhaseBegun(NamedTuple):
     """A phase of the command begins.
 
-    It will take about `seconds`, and the whole rest about `left_s`. A job gives the name, and
-    `seconds` if it has measured what the phase trains; `Phases` knows the rest.
+    It will take about `seconds`, or up to `more_s` longer; the whole rest about `left_s`, or up to
+    `left_more_s` longer. A job gives the name, and the phase's time if it has measured what the
+    phase trains; `Phases` knows the rest.
     """
 
     name: str
@@ -47,10 +48,12 @@ class PhaseBegun(NamedTuple):
     of: int = 1
     seconds: float = 0.0
     left_s: float = 0.0
+    more_s: float = 0.0
+    left_more_s: float = 0.0
 
 
 class TimeLeft(NamedTuple):
-    """About how many seconds the phase still needs.
+    """About how many seconds the phase still needs, or up to `more_s` more.
 
     After `Phases` it is the whole command, of which `later_s` are for later phases. `step_s` is
     about what a step of these takes; 0 if that is unknown.
@@ -59,6 +62,7 @@ class TimeLeft(NamedTuple):
     seconds: float
     later_s: float = 0.0
     step_s: float = 0.0
+    more_s: float = 0.0
 
 
 class TimingDone(NamedTuple):

@@ -20,7 +20,7 @@ from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_
 from gpubalance.jobs.keep.journal import Journal
 from gpubalance.jobs.keep.saved import KeptRules, best_joint_run
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.joint import measure_interleaved
+from gpubalance.jobs.measure.joint import Interleaved
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import (
@@ -318,13 +318,13 @@ def measure_all(found: Found) -> None:
         drop_out(found, error)
     while found.going:
         try:
-            measure_interleaved(
+            Interleaved(
                 measurer,
                 alone_and_at_once(found.going),
                 measuring,
                 lambda window, what: f"measuring {what}, {window}",
                 found.refuse_too_slow,
-            )
+            ).measure()
         except GpubalanceError as error:
             drop_out(found, error)
         else:

@@ -77,11 +77,15 @@ def phases_of(request: MeasureRequest, step_s: float = 0.0) -> list[PhaseEstimat
     last_s = _last_durations()
     for name, usual_s in _usual_s(request, step_s).items():
         key = content_key(name, as_json)
-        seconds = max(1, round(last_s.get(key, usual_s)))
         guessed = key not in last_s
-        phases.append(
-            PhaseEstimate(name=name, seconds=seconds, guessed=guessed, key=key)
+        phase = PhaseEstimate(
+            name=name,
+            seconds=max(1, round(last_s.get(key, usual_s))),
+            guessed=guessed,
+            key=key,
+            more_s=_more_s(request, name, step_s) if guessed else 0.0,
         )
+        phases.append(phase)
     return phases
 
 
@@ -105,17 +109,15 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     is_simulated = request.devices[0].simulated
     warm_up_s = _WARM_UP_STEPS * step_s + _own_s(request)
     start_s = warm_up_s + (_START_S if is_simulated else _GPU_START_S)
-    measuring = request.measuring
-    window_s = max(_WINDOW_S, _WINDOW_STEPS * step_s)
-    windows_s = measuring.windows * (measuring.duration_s or window_s)
-    splits = 2 if measuring.baseline == "even" and devices > 1 else 1
+    window_s, together_s = _windows_s(request, step_s)
+    windows_s = request.measuring.windows * together_s
     match request:
         case BalanceRequest():
             start_s = warm_up_s + (_ROUNDS_START_S if is_simulated else _GPU_START_S)
             round_s = request.round_s or max(_ROUND_S, _WINDOW_STEPS * step_s)
             rounds_s = start_s + _USUAL_ROUNDS * round_s
             pipeline_s = _PIPELINE_S if request.settings.data else 0.0
-            return {"rounds": rounds_s, "proof": splits * windows_s + pipeline_s}
+            return {"rounds": rounds_s, "proof": windows_s + pipeline_s}
         case LayersRequest():
             rounds_s = start_s + _USUAL_ROUNDS * (request.round_s + window_s)
             return {
@@ -124,11 +126,37 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
                 "proof": windows_s,
             }
         case IndependentRequest():
-            return {"independent": devices * start_s + (devices + 1) * windows_s}
+            return {"independent": devices * start_s + windows_s}
         case RunRequest():
-            if request.settings.data is not None:
-                splits += 1
-            return {"run": start_s + splits * windows_s}
+            return {"run": start_s + windows_s}
+
+
+def _windows_s(
+    request: BalanceRequest | LayersRequest | IndependentRequest | RunRequest,
+    step_s: float,
+) -> tuple[float, float]:
+    """About what a window takes, and one of each workload that is measured interleaved."""
+    measuring = request.measuring
+    window_s = measuring.duration_s or max(_WINDOW_S, _WINDOW_STEPS * step_s)
+    devices = len(request.devices)
+    if isinstance(request, LayersRequest):
+        return window_s, window_s
+    if isinstance(request, IndependentRequest):  # each device alone, and all at once
+        return window_s, (devices + 1) * window_s
+    splits = 2 if measuring.baseline == "even" and devices > 1 else 1
+    if isinstance(request, RunRequest) and request.settings.data is not None:
+        splits += 1
+    return window_s, splits * window_s
+
+
+def _more_s(request: MeasureRequest, phase: str, step_s: float) -> float:
+    """The seconds of windows that may follow the planned ones."""
+    has_windows = phase in ("run", "independent", "proof")
+    if isinstance(request, ProbeRequest) or not has_windows:
+        return 0.0
+    _, together_s = _windows_s(request, step_s)
+    measuring = request.measuring
+    return (measuring.most_windows(together_s) - measuring.windows) * together_s
 
 
 def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
@@ -217,10 +245,12 @@ class Phases:
             number = [phase.name for phase in self._phases].index(event.name)
             if number == self._number:
                 return
-            event = self._begin(number, event.seconds)
+            event = self._begin(number, event)
         elif isinstance(event, TimeLeft):
             self._estimate_by_steps(event)
-            event = TimeLeft(event.seconds + self._later_s, self._later_s)
+            later_s = self._later_s
+            more_s = event.more_s + self._later_more_s
+            event = TimeLeft(event.seconds + later_s, later_s, more_s=more_s)
             self._until_s = self._clock() + event.seconds
             self._is_estimated = True
         self._correct()
@@ -237,7 +267,7 @@ class Phases:
         if not self._resumed:
             keep_durations(self._took_s)
 
-    def _begin(self, number: int, expected_s: float) -> PhaseBegun:
+    def _begin(self, number: int, by_job: PhaseBegun) -> PhaseBegun:
         if self._number is None:  # those before the first one are not needed
             self._phases = self._phases[number:]
             number = 0
@@ -248,15 +278,22 @@ class Phases:
         self._begun.add(number)
         self._phase_began_s = self._clock()
         phase = self._phases[number]
-        if expected_s:  # by the job, which has measured
-            phase = phase.model_copy(update={"seconds": max(1, round(expected_s))})
+        if by_job.seconds:  # it has measured
+            seconds = max(1, round(by_job.seconds))
+            changes = {"seconds": seconds, "more_s": by_job.more_s}
+            phase = phase.model_copy(update=changes)
             self._phases[number] = phase
         left_s = phase.seconds + self._later_s
         self._until_s = self._phase_began_s + left_s
         begun = PhaseBegun(phase.name, number + 1, len(self._phases))
         if self._resumed:
             return begun
-        return begun._replace(seconds=phase.seconds, left_s=left_s)
+        return begun._replace(
+            seconds=phase.seconds,
+            left_s=left_s,
+            more_s=phase.more_s,
+            left_more_s=phase.more_s + self._later_more_s,
+        )
 
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once."""
@@ -272,15 +309,22 @@ class Phases:
 
     @property
     def _later_s(self) -> float:
-        """The time for the phases after the present one that have not begun yet.
+        """The time for the phases of `_later`."""
+        return sum(phase.seconds for phase in self._later)
+
+    @property
+    def _later_more_s(self) -> float:
+        """How much longer the phases of `_later` may take."""
+        return sum(phase.more_s for phase in self._later)
+
+    @property
+    def _later(self) -> list[PhaseEstimate]:
+        """The phases after the present one that have not begun yet.
 
         One that has will probably not come again: a round after a proof mostly confirms it.
         """
-        left_s = 0.0
-        for number, phase in enumerate(self._phases):
-            if number >= self._next and number not in self._begun:
-                left_s += phase.seconds
-        return left_s
+        later = range(self._next, len(self._phases))
+        return [self._phases[number] for number in later if number not in self._begun]
 
     def _estimate_by_steps(self, left: TimeLeft) -> None:
         """Estimates the phases by what a step takes and what the present one will have taken.
@@ -300,7 +344,8 @@ class Phases:
             seconds = max(usual[phase.key].seconds, known[phase.key].seconds)
             if phase.name in probing:
                 seconds = max(usual[phase.key].seconds, whole_s)
-            self._phases[number] = phase.model_copy(update={"seconds": seconds})
+            changes = {"seconds": seconds, "more_s": known[phase.key].more_s}
+            self._phases[number] = phase.model_copy(update=changes)
         self._announce(self._clock() - self._began_s + left.seconds + self._later_s)
 
     def _announce(self, whole_s: float) -> None:
@@ -320,19 +365,20 @@ class Phases:
         if self._number is None or self._is_corrected:
             return
         took_s = self._clock() - self._phase_began_s
-        expected_s = self._phases[self._number].seconds
+        phase = self._phases[self._number]
+        expected_s = phase.seconds + phase.more_s
         if took_s <= _OVERDUE * expected_s:
             return
         self._is_corrected = True
         times = (1 + _AGAIN) * took_s / expected_s
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
-            longer = phase.model_copy(update={"seconds": times * phase.seconds})
-            self._phases[number] = longer
+            changes = {"seconds": times * phase.seconds, "more_s": times * phase.more_s}
+            self._phases[number] = phase.model_copy(update=changes)
         self._is_estimated = False
         left_s = _AGAIN * took_s + self._later_s
         self._until_s = self._clock() + left_s
-        self._watch(TimeLeft(left_s, self._later_s))
+        self._watch(TimeLeft(left_s, self._later_s, more_s=self._later_more_s))
 
     def _say_if_longer(self) -> None:
         if self._number is None or self._has_reported_longer:

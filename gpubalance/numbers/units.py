@@ -89,6 +89,16 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
+def format_duration_range(least_s: float, most_s: float) -> str:
+    """Two rough durations to come: `14 to 30 s`, `80 s to 2 min`; one if both read alike."""
+    least = format_duration(least_s)
+    most = format_duration(most_s)
+    if least == most:
+        return least
+    number, unit = least.split()
+    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+
+
 def format_rate(rate: float | None) -> str:
     """Samples per second: `2127`, `91.3`; `n/a` for an unknown rate."""
     if rate is None:

@@ -17,12 +17,14 @@ class PhaseEstimate(Record):
     """A part of a command, and about how long it takes; phases of one `key` take equally long.
 
     If it is `guessed`, no such phase was measured on this machine: that is usual for small models.
+    It may take up to `more_s` longer, if windows follow the planned ones.
     """
 
     name: str
     seconds: float
     guessed: bool
     key: str = Field(default="", exclude=True)
+    more_s: float = Field(default=0.0, exclude=True)
 
 
 class Estimate(Record):

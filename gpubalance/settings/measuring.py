@@ -193,6 +193,13 @@ class Measuring(Limits):
         """No window follows the planned ones after so many seconds of windows."""
         return math.inf
 
+    def most_windows(self, together_s: float) -> int:
+        """The most windows of each workload, if one window of each takes `together_s` in all."""
+        most = self.max_windows
+        if most * together_s > self.patience_s:
+            most = min(most, math.floor(self.patience_s / together_s) + 1)
+        return max(self.windows, most)
+
     @property
     def within(self) -> float | None:
         """How exactly a window must know its step time to end early, as a part of it; else None."""

@@ -190,12 +190,13 @@ def test_what_is_left_counts_down_and_no_time_is_told_of_an_overdue_phase() -> N
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
     first = "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
     assert remaining.line == first
-    remaining.take(TimeLeft(1500.0, 900.0))
-    assert remaining.short == "phase 1 of 3, about 25 min of 25 left"
+    remaining.take(TimeLeft(1500.0, 900.0, more_s=300.0))
+    assert remaining.short == "phase 1 of 3, about 25 to 30 min of 30 left"
     remaining.take(TimeLeft(900.0, 900.0))  # it takes longer than was thought
     assert remaining.short == "phase 1 of 3, longer than expected"
     assert round(remaining.whole_s) == 900
-    remaining.take(PhaseBegun("rounds", 2, 3, 60.0, 300.0))
-    assert remaining.line == "phase 2 of 3, rounds: about 60 s; about 5 min of 5 left"
+    remaining.take(PhaseBegun("rounds", 2, 3, 60.0, 90.0, 20.0, 30.0))
+    left = "about 60 to 80 s; about 90 s to 2 min of 2 left"
+    assert remaining.line == f"phase 2 of 3, rounds: {left}"
     remaining.take(PhaseBegun("proof", 3, 3, 0.0, 0.0))
     assert remaining.short == "phase 3 of 3"

@@ -108,8 +108,9 @@ def test_phases_that_a_kept_result_replaces_do_not_count() -> None:
 def test_what_a_phase_still_needs_moves_the_whole_rest() -> None:
     command = Command()
     command.phase(NAMES[0], 0)
-    command.phases(TimeLeft(5.0))
-    assert command.left[-1].seconds == 5.0 + sum(_usual_s()[1:])
+    command.phases(TimeLeft(5.0, more_s=3.0))
+    left = command.left[-1]
+    assert (left.seconds, left.more_s) == (5.0 + sum(_usual_s()[1:]), 3.0 + 20.0)
 
 
 def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> None:
@@ -184,7 +185,9 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     for _ in range(2):
         command.phases(Doing("overdue"))
     later_s = 6 * sum(_usual_s()[1:])
-    assert command.left == [TimeLeft(2 * _usual_s()[0] + later_s, later_s)]
+    # So are the two windows of 5 s that may follow, of two splits.
+    left_s = 2 * _usual_s()[0] + later_s
+    assert command.left == [TimeLeft(left_s, later_s, more_s=6 * 20.0)]
     begun = command.phase(NAMES[1], 100 * _usual_s()[1])
     assert (begun.seconds, begun.left_s) == (6 * _usual_s()[1], later_s)
     command.phases(Doing("overdue"))

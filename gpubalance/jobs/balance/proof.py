@@ -12,7 +12,7 @@ from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
 from gpubalance.jobs.keep.saved import holds_nothing, solo_bests_of
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
-from gpubalance.jobs.measure.joint import JointRun, expected_run_s
+from gpubalance.jobs.measure.joint import ExpectedRun, JointRun, expected_run
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
@@ -66,14 +66,15 @@ def prove(rounds: BalanceRounds, planned: Allocation) -> None:
 def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement]:
     """The run of the split interleaved with the even split, and what its devices do at its end."""
     split = planned.split
-    expected_s, window_s = _expected_proof_s(rounds, split)
-    rounds.watch(PhaseBegun("proof", seconds=expected_s))
+    expected = _expected_proof(rounds, split)
+    begun = PhaseBegun("proof", seconds=expected.seconds, more_s=expected.more_s)
+    rounds.watch(begun)
     rounds.watch(Doing(f"proving {split} in a final run, in turns with the even split"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)
     measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
-    proof = JointRun(asked, measurer, solo, window_s=window_s)
+    proof = JointRun(asked, measurer, solo, window_s=expected.window_s)
     try:
         with attach_partial(proof.state.result):
             proof.measure()
@@ -87,8 +88,8 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
         raise
 
 
-def _expected_proof_s(rounds: BalanceRounds, split: BatchSplit) -> tuple[float, float]:
-    """About how long the proof takes, and one window, by the split's last round; 0 if unknown."""
+def _expected_proof(rounds: BalanceRounds, split: BatchSplit) -> ExpectedRun:
+    """About how long the proof takes, by the split's last round; 0 s if unknown."""
     for record in reversed(rounds.records):
         measured = record.measured
         if measured is not None and record.split == split:
@@ -98,8 +99,8 @@ def _expected_proof_s(rounds: BalanceRounds, split: BatchSplit) -> tuple[float, 
             even = BatchSplit.even(split.global_batch, len(split.used))
             has_baseline = measuring.baseline == "even" and even != split.without_idle
             splits = 2 if has_baseline else 1
-            return expected_run_s(measuring, step_time.median, noise, splits)
-    return 0.0, 0.0
+            return expected_run(measuring, step_time.median, noise, splits)
+    return ExpectedRun()
 
 
 def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:

@@ -37,8 +37,8 @@ from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 
-# The time left is estimated as if a balance had this many rounds: the number is not known before.
-_USUAL_ROUNDS = 2
+# The time left is told as if a balance had one round up to so many: the number is not known before.
+_USUAL_ROUNDS = 3
 _NEAR = 0.01  # splits that differ by less give as much, but for chance
 _LOADING_S = 3.0  # of TensorFlow, while which a probe's workers are not waited for
 _KINDS_OF_STEPS = 2  # with stamps and without
@@ -135,13 +135,16 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         step_s = planned.step_time_s
-        left_s = self._left_s(step_s)
+        left = self._left(step_s)
         # How long a worker takes to start is known from a probe of this balance.
         is_known = bool(self.records) or self.joint_workers.probing.workers > 0
-        self.watch(PhaseBegun("rounds", seconds=left_s if is_known else 0.0))
+        begun = PhaseBegun("rounds")
+        if is_known:
+            begun = begun._replace(seconds=left.seconds, more_s=left.more_s)
+        self.watch(begun)
         # From the step time in `TimeLeft` the time of later phases is estimated, here of the proof.
         # Until now it was a step time of the probe.
-        self.watch(TimeLeft(left_s, step_s=step_s))
+        self.watch(left)
         why = " once more" if self.estimates.has(split) else ""
         left_out = self.estimates.left_out_of_measured_superset(split)
         if left_out:
@@ -157,25 +160,34 @@ class BalanceRounds:
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
-    def _left_s(self, step_s: float) -> float:
-        """The seconds of this round; in the first one those of `_USUAL_ROUNDS` rounds.
+    def _left(self, step_s: float) -> TimeLeft:
+        """The seconds of this round, and those of the rounds that usually follow.
 
         The first one also starts a worker, as the probe has done, traces a step of each kind on
         each device, and warms it up.
         """
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
+        follow_s = self._rounds_to_follow * round_s
         if self.records:
-            return max(1, _USUAL_ROUNDS - len(self.records)) * round_s
+            return TimeLeft(round_s, step_s=step_s, more_s=follow_s)
         probing = self.joint_workers.probing
         start_s = _LOADING_S + probing.starting_s / max(1, probing.workers)
         traces = _KINDS_OF_STEPS * len(self.request.devices)
         trace_s = traces * probing.tracing_s / max(1, probing.traced)
         warm_up_s = WARMUP_STEPS * step_s
-        return start_s + trace_s + warm_up_s + _USUAL_ROUNDS * round_s
+        first_s = start_s + trace_s + warm_up_s + round_s
+        return TimeLeft(first_s, step_s=step_s, more_s=follow_s)
+
+    @property
+    def _rounds_to_follow(self) -> int:
+        """How many rounds may usually follow the present one."""
+        return max(0, _USUAL_ROUNDS - len(self.records) - 1)
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
-        measured = measure_split(self.joint_workers, split, self.request.round_s)
+        measured = measure_split(
+            self.joint_workers, split, self.request.round_s, self._rounds_to_follow
+        )
         return TriedSplit(split=split, measured=measured)
 
     def after_out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
@@ -374,13 +386,16 @@ class TriedSplit(Record):
 
 
 def measure_split(
-    joint_workers: JointWorkers, split: BatchSplit, seconds: float | None
+    joint_workers: JointWorkers,
+    split: BatchSplit,
+    seconds: float | None,
+    to_follow: int = 0,
 ) -> Measurement:
     """Measures a split for that many `seconds`. Raises OutOfMemory.
 
     If `seconds` is None, it measures until the step time is known within ± 0.5 %, or for 3 s. But
     it always takes the fewest timings that `StoppingRule.of_round` allows, even if they take longer
-    than 3 s.
+    than 3 s. So many rounds may follow: `to_follow`.
     """
     run_request = joint_workers.run_request(split).without_idle
     measurer = Measurer(
@@ -394,7 +409,9 @@ def measure_split(
     measurer.warm_up(workload)
     step_s = measurer.warm_up_of(workload).step_s
     if step_s:  # it was not warm
-        joint_workers.watch(TimeLeft(expected_window_s(rule, step_s), step_s=step_s))
+        round_s = expected_window_s(rule, step_s)
+        left = TimeLeft(round_s, step_s=step_s, more_s=to_follow * round_s)
+        joint_workers.watch(left)
     window = measurer.measure(workload, rule)
     sensors = measurer.sensors(workload)
     # The workload has only the devices with samples. In the result they keep their numbers among

@@ -20,7 +20,7 @@ from gpubalance.jobs.measure.figures import (
     step_times_s,
     throughput_of,
 )
-from gpubalance.jobs.measure.joint import measure_interleaved
+from gpubalance.jobs.measure.joint import Interleaved
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
@@ -323,7 +323,8 @@ class CutRounds:
         self.watch(PhaseBegun("proof"))
         self.watch(Doing(f"proving {cut_text(cut.placed, self.request.devices)}"))
         try:
-            measure_interleaved(cut.measurer, [(cut.workload,)], self.request.measuring)
+            sets = [(cut.workload,)]
+            Interleaved(cut.measurer, sets, self.request.measuring).measure()
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
             return False

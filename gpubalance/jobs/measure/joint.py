@@ -1,13 +1,14 @@
 """Measures workloads interleaved, window by window, until their step times are precise.
 
-`JointRun` does so with a split and its baseline, the even split. `measure_interleaved` also
-measures independent models, one a device (jobs/independent), and cut models (jobs/layers).
+`JointRun` does so with a split and its baseline, the even split. `Interleaved` also measures
+independent models, one a device (jobs/independent), and cut models (jobs/layers).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.events import (
@@ -45,9 +46,6 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import EVEN_SPLIT, Measuring, window_place
 from gpubalance.settings.requests import RunRequest
 
-# In two windows step times vary so many times as much as in the few seconds of a round: seven
-# balances on a shared machine, 0.7 to 5.4 times.
-_MORE_IN_WINDOWS = 2.0
 # So many steps longer takes a window after one of another split: on two fake GPUs.
 _STEPS_TO_CHANGE = 3
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
@@ -135,14 +133,14 @@ class JointRun:
         interleaved: list[MeasuredTogether] = []
         for workload in self.state.workloads():
             interleaved.append((workload,))
-        measure_interleaved(
+        Interleaved(
             self.measurer,
             interleaved,
             self.request.measuring,
             describe,
             self._refuse_if_too_slow,
             self._window_s,
-        )
+        ).measure()
 
     def _refuse_if_too_slow(self, workloads: MeasuredTogether) -> None:
         """Raises UsageError, and keeps no window, if this machine can't follow the profile."""
@@ -218,14 +216,7 @@ class JointRun:
         return even
 
 
-def measure_interleaved(
-    measurer: Measurer,
-    interleaved: Sequence[MeasuredTogether],
-    measuring: Measuring,
-    describe: Callable[[str, str], str] = lambda _window, _what: "",
-    after_first: Callable[[MeasuredTogether], None] = lambda _: None,
-    window_s: float = 0.0,
-) -> None:
+class Interleaved:
     """Measures window 1 of each set of workloads, then window 2 of each: drift affects all alike.
 
     A set has the workloads that are measured at the same time, usually one.
@@ -239,144 +230,154 @@ def measure_interleaved(
        is left out.
     3. Then each set gets one more window, once, if a GPU was throttled while it trained a workload
        that is no baseline.
-
-    `describe("window 2 of 3", "GPU:0 alone")` returns the text to report; a window beyond the
-    planned ones is "window 4, beyond the planned 3". `after_first` is called with each set after
-    its first window, and raises if nothing more should be measured. `window_s` is about what a
-    window takes, if that is known.
-    """
-    # An earlier call that ended with an error may have measured more windows than asked for. Then
-    # these are the planned windows.
-    planned = max(measuring.windows, *map(measurer.window_count, interleaved))
-    repeated_for_throttling = False
-    while True:
-        windows_so_far = min(map(measurer.window_count, interleaved))
-        if windows_so_far >= planned:
-            half_width = _widest_half_width(measurer, interleaved)
-            # Whoever asks for windows of `duration_s` seconds has not asked for a precision, and
-            # hears nothing of it.
-            if half_width <= PRECISE_ENOUGH and measuring.duration_s is None:
-                known_after = f"{_KNOWN} after {windows_so_far} measurement windows"
-                measurer.watch(Doing(known_after))
-            reason = None
-            if windows_so_far * sum(measurer.took_s.values()) <= measuring.patience_s:
-                reason = _reason_if_imprecise(half_width, windows_so_far, measuring)
-            if reason is None and not repeated_for_throttling:
-                reason = _reason_if_throttled(measurer, interleaved)
-                repeated_for_throttling = reason is not None
-            if reason is None:
-                return
-            measurer.watch(Doing(reason))
-        number = windows_so_far + 1
-        _measure_each(
-            measurer,
-            interleaved,
-            measuring,
-            number,
-            planned,
-            describe,
-            after_first,
-            window_s,
-        )
-
-
-def _measure_each(
-    measurer: Measurer,
-    interleaved: Sequence[MeasuredTogether],
-    measuring: Measuring,
-    number: int,
-    planned: int,
-    describe: Callable[[str, str], str],
-    after_first: Callable[[MeasuredTogether], None],
-    window_s: float,
-) -> None:
-    """Measures window `number`, from 1, of each set that does not have this window yet.
-
-    `planned` is the number of windows that were asked for, or of those that an earlier call
-    measured, if these are more.
     """
 
-    def tell_time_left() -> None:
-        left_s = _expected_s(measurer, interleaved, measuring, planned, window_s)
-        measurer.watch(TimeLeft(left_s))
+    def __init__(
+        self,
+        measurer: Measurer,
+        sets: Sequence[MeasuredTogether],
+        measuring: Measuring,
+        describe: Callable[[str, str], str] = lambda _window, _what: "",
+        after_first: Callable[[MeasuredTogether], None] = lambda _: None,
+        window_s: float = 0.0,
+    ) -> None:
+        """Measures nothing yet.
 
-    rule = StoppingRule.of_window(measuring)
-    # The order is reversed each time: as a card gets hotter, the last set is slower.
-    in_order = list(interleaved)
-    if number % 2 == 0:
-        in_order.reverse()
-    for workloads in in_order:
-        if measurer.window_count(workloads) >= number:
-            continue
-        tell_time_left()
-        text = describe(window_place(number, planned), label_of(workloads))
-        measurer.take(workloads, rule, number, text)
-        measurer.watch(_event(measurer, workloads, number, planned))
-        if number == 1:
-            after_first(workloads)
-    tell_time_left()
+        describe     of `("window 2 of 3", "GPU:0 alone")` it makes the text to report; a window
+                     beyond the planned ones is "window 4, beyond the planned 3"
+        after_first  called with each set after its first window; raises if nothing more should be
+                     measured
+        window_s     about what a window takes, if that is known
+        """
+        self._measurer = measurer
+        self._sets = sets
+        self._measuring = measuring
+        self._describe = describe
+        self._after_first = after_first
+        self._window_s = window_s
+        # An earlier measurement that ended with an error may have measured more windows than asked
+        # for. Then these are the planned windows.
+        self._planned = max(measuring.windows, *map(measurer.window_count, sets))
+
+    def measure(self) -> None:
+        """Measures to the end."""
+        measurer = self._measurer
+        repeated_for_throttling = False
+        while True:
+            complete = self._complete_windows
+            if complete >= self._planned:
+                half_width = _widest_half_width(measurer, self._sets)
+                # Whoever asks for windows of `duration_s` seconds has not asked for a precision,
+                # and hears nothing of it.
+                if half_width <= PRECISE_ENOUGH and self._measuring.duration_s is None:
+                    known_after = f"{_KNOWN} after {complete} measurement windows"
+                    measurer.watch(Doing(known_after))
+                reason = self._reason_if_imprecise(complete)
+                if reason is None and not repeated_for_throttling:
+                    reason = _reason_if_throttled(measurer, self._sets)
+                    repeated_for_throttling = reason is not None
+                if reason is None:
+                    return
+                measurer.watch(Doing(reason))
+            self._measure_each(complete + 1)
+
+    @property
+    def _complete_windows(self) -> int:
+        """How many windows all sets have."""
+        return min(map(self._measurer.window_count, self._sets))
+
+    def _measure_each(self, number: int) -> None:
+        """Measures window `number`, from 1, of each set that does not have this window yet."""
+        measurer = self._measurer
+        rule = StoppingRule.of_window(self._measuring)
+        # The order is reversed each time: as a card gets hotter, the last set is slower.
+        in_order = list(self._sets)
+        if number % 2 == 0:
+            in_order.reverse()
+        for workloads in in_order:
+            if measurer.window_count(workloads) >= number:
+                continue
+            measurer.watch(self._time_left(number))
+            place = window_place(number, self._planned)
+            text = self._describe(place, label_of(workloads))
+            measurer.take(workloads, rule, number, text)
+            measurer.watch(_event(measurer, workloads, number, self._planned))
+            if number == 1:
+                self._after_first(workloads)
+        measurer.watch(self._time_left(number))
+
+    def _time_left(self, number: int) -> TimeLeft:
+        """The seconds of all windows that are left while window `number` is measured.
+
+        These are the planned windows; `more_s` are those that may follow.
+        """
+        seconds = self._seconds_of_windows()
+        least = most = max(self._planned, number)
+        complete = self._complete_windows
+        if complete < least:
+            most = max(least, self._measuring.most_windows(sum(seconds.values())))
+        elif self._reason_if_imprecise(complete) is not None:
+            least = complete + 1
+            most = self._measuring.most_windows(sum(seconds.values()))
+        least_s = most_s = 0.0
+        for workloads, window_s in seconds.items():
+            count = self._measurer.window_count(workloads)
+            least_s += max(0, least - count) * window_s
+            most_s += max(0, most - count) * window_s
+        return TimeLeft(least_s, more_s=most_s - least_s)
+
+    def _seconds_of_windows(self) -> dict[MeasuredTogether, float]:
+        """About what a window of each set takes.
+
+        It takes as long as the last one that was measured. The first one takes as long as the
+        longest of other sets, or as the step time of its warm-up lets expect.
+        """
+        measurer = self._measurer
+        rule = StoppingRule.of_window(self._measuring)
+        longest_s = max([self._window_s, *measurer.took_s.values()])
+        seconds = {}
+        for workloads in self._sets:
+            step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
+            expected_s = max(longest_s, expected_window_s(rule, step_s))
+            seconds[workloads] = measurer.took_s.get(workloads, expected_s)
+        return seconds
+
+    def _reason_if_imprecise(self, windows: int) -> str | None:
+        """Why one more window follows so many, if it may make step times precise; else None."""
+        half_width = _widest_half_width(self._measurer, self._sets)
+        if half_width <= PRECISE_ENOUGH:
+            return None
+        if windows >= self._measuring.most_windows(sum(self._measurer.took_s.values())):
+            return None
+        if not _can_become_precise(half_width, windows, self._measuring):
+            return None
+        return f"not yet {_KNOWN}: one more window"
 
 
-def _expected_s(
-    measurer: Measurer,
-    interleaved: Sequence[MeasuredTogether],
-    measuring: Measuring,
-    planned: int,
-    window_s: float,
-) -> float:
-    """The seconds of all windows that are probably left.
+class ExpectedRun(NamedTuple):
+    """About how many seconds a run takes, how many more it may, and how many each window takes."""
 
-    A window takes as long as the last one of its set that was measured. The first one takes as long
-    as the longest of other sets, or as the step time of its warm-up lets expect.
-    """
-    rule = StoppingRule.of_window(measuring)
-    complete = min(map(measurer.window_count, interleaved))
-    in_all = planned
-    if complete:
-        half_width = _widest_half_width(measurer, interleaved)
-        in_all = max(planned, _windows_in_all(half_width, complete, measuring))
-    longest_s = max([window_s, *measurer.took_s.values()])
-    left_s = 0.0
-    for workloads in interleaved:
-        step_s = max(measurer.warm_up_of(workload).step_s for workload in workloads)
-        expected_s = max(longest_s, expected_window_s(rule, step_s))
-        windows_left = max(0, in_all - measurer.window_count(workloads))
-        left_s += windows_left * measurer.took_s.get(workloads, expected_s)
-    return left_s
+    seconds: float = 0.0
+    more_s: float = 0.0
+    window_s: float = 0.0
 
 
-def expected_run_s(
+def expected_run(
     measuring: Measuring, step_s: float, noise: float, splits: int
-) -> tuple[float, float]:
-    """About how long a warm split and its baselines are measured, and how long each window takes.
+) -> ExpectedRun:
+    """About how long a warm split and its baselines are measured.
 
     `noise` is that of `StoppingRule.expected_s`, `splits` how many are measured interleaved.
     """
-    rule = StoppingRule.of_window(measuring)
-    window_s = expected_window_s(rule, step_s, noise)
-    timings = rule.expected_s(step_s, noise=noise) / max(rule.timing_s, step_s)
-    half_width = _MORE_IN_WINDOWS * noise / math.sqrt(measuring.windows * timings)
-    windows = _windows_in_all(half_width, measuring.windows, measuring)
-    if splits == 1:
-        return windows * window_s, window_s
-    window_s += _STEPS_TO_CHANGE * step_s
-    if splits * measuring.windows * window_s > measuring.patience_s:
-        windows = measuring.windows
-    settling_s = SETTLING_STEPS * step_s  # of the other split
-    return settling_s + splits * windows * window_s, window_s
-
-
-def _windows_in_all(half_width: float, windows: int, measuring: Measuring) -> int:
-    """How many windows will probably be measured, if the half-width is this after `windows`."""
-    if half_width <= PRECISE_ENOUGH:
-        return windows
-    if not _can_become_precise(half_width, windows, measuring):
-        return windows
-    if math.isinf(half_width):  # nothing is known yet
-        return windows + 1
-    # Not rounded up: with few timings the interval narrows faster than with 1/√n.
-    needed = round(windows * (half_width / PRECISE_ENOUGH) ** 2)
-    return min(max(windows + 1, needed), measuring.max_windows)
+    window_s = expected_window_s(StoppingRule.of_window(measuring), step_s, noise)
+    settling_s = 0.0
+    if splits > 1:
+        window_s += _STEPS_TO_CHANGE * step_s
+        settling_s = SETTLING_STEPS * step_s  # of the other split
+    together_s = splits * window_s
+    more = measuring.most_windows(together_s) - measuring.windows
+    seconds = settling_s + measuring.windows * together_s
+    return ExpectedRun(seconds, more * together_s, window_s)
 
 
 def _widest_half_width(
@@ -388,17 +389,6 @@ def _widest_half_width(
         for workload in workloads:
             widest = max(widest, precision(measurer.windows[workload]))
     return widest
-
-
-def _reason_if_imprecise(
-    half_width: float, windows: int, measuring: Measuring
-) -> str | None:
-    """Why one more window is measured, if it may make step times precise; else None."""
-    if half_width <= PRECISE_ENOUGH:
-        return None
-    if not _can_become_precise(half_width, windows, measuring):
-        return None
-    return f"not yet {_KNOWN}: one more window"
 
 
 def _can_become_precise(half_width: float, windows: int, measuring: Measuring) -> bool:
