@@ -346,6 +346,9 @@ class Phases:
                 seconds = max(usual[phase.key].seconds, whole_s)
             changes = {"seconds": seconds, "more_s": known[phase.key].more_s}
             self._phases[number] = phase.model_copy(update=changes)
+        if left.later_s:  # by the job, whose next phase is the last one
+            changes = {"seconds": left.later_s, "more_s": left.later_more_s}
+            self._phases[-1] = self._phases[-1].model_copy(update=changes)
         self._announce(self._clock() - self._began_s + left.seconds + self._later_s)
 
     def _announce(self, whole_s: float) -> None:

@@ -12,7 +12,7 @@ from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
 from gpubalance.jobs.keep.saved import holds_nothing, solo_bests_of
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
-from gpubalance.jobs.measure.joint import ExpectedRun, JointRun, expected_run
+from gpubalance.jobs.measure.joint import ExpectedRun, JointRun
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_changed
@@ -95,11 +95,7 @@ def _expected_proof(rounds: BalanceRounds, split: BatchSplit) -> ExpectedRun:
         if measured is not None and record.split == split:
             step_time = measured.step_time_s
             noise = step_time.relative_half_width * math.sqrt(len(step_time.samples))
-            measuring = rounds.request.measuring
-            even = BatchSplit.even(split.global_batch, len(split.used))
-            has_baseline = measuring.baseline == "even" and even != split.without_idle
-            splits = 2 if has_baseline else 1
-            return expected_run(measuring, step_time.median, noise, splits)
+            return rounds.expected_proof(split, step_time.median, noise)
     return ExpectedRun()
 
 

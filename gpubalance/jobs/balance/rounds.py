@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, TimeLeft
 from gpubalance.jobs.keep.journal import content_key
 from gpubalance.jobs.measure.figures import measurement
+from gpubalance.jobs.measure.joint import ExpectedRun, expected_run
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.out_of_memory import FittingSize, JointMemorySearch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
-from gpubalance.jobs.measure.workload_runner import (
-    SETTLING_STEPS,
-    WARMUP_STEPS,
-    expected_window_s,
-)
+from gpubalance.jobs.measure.workload_runner import WARMUP_STEPS, expected_window_s
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split
@@ -135,7 +133,7 @@ class BalanceRounds:
     def _round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         step_s = planned.step_time_s
-        left = self._left(step_s)
+        left = self._left(split, step_s)
         # How long a worker takes to start is known from a probe of this balance.
         is_known = bool(self.records) or self.joint_workers.probing.workers > 0
         begun = PhaseBegun("rounds")
@@ -160,34 +158,43 @@ class BalanceRounds:
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
-    def _left(self, step_s: float) -> TimeLeft:
-        """The seconds of this round, and those of the rounds that usually follow.
+    def _left(self, split: BatchSplit, step_s: float) -> TimeLeft:
+        """The seconds of this round, those of the rounds that usually follow, and of the proof.
 
         The first one also starts a worker, as the probe has done, traces a step of each kind on
         each device, and warms it up.
         """
-        rule = StoppingRule.of_round(self.request.round_s)
-        round_s = SETTLING_STEPS * step_s + rule.expected_s(step_s)
-        follow_s = self._rounds_to_follow * round_s
+        left = self._left_once_warm(split, step_s)
         if self.records:
-            return TimeLeft(round_s, step_s=step_s, more_s=follow_s)
+            return left
         probing = self.joint_workers.probing
         start_s = _LOADING_S + probing.starting_s / max(1, probing.workers)
         traces = _KINDS_OF_STEPS * len(self.request.devices)
         trace_s = traces * probing.tracing_s / max(1, probing.traced)
         warm_up_s = WARMUP_STEPS * step_s
-        first_s = start_s + trace_s + warm_up_s + round_s
-        return TimeLeft(first_s, step_s=step_s, more_s=follow_s)
+        return left._replace(seconds=start_s + trace_s + warm_up_s + left.seconds)
 
-    @property
-    def _rounds_to_follow(self) -> int:
-        """How many rounds may usually follow the present one."""
-        return max(0, _USUAL_ROUNDS - len(self.records) - 1)
+    def _left_once_warm(self, split: BatchSplit, step_s: float) -> TimeLeft:
+        """See `_left`, when the split has been warmed up."""
+        rule = StoppingRule.of_round(self.request.round_s)
+        round_s = expected_window_s(rule, step_s)
+        follow_s = max(0, _USUAL_ROUNDS - len(self.records) - 1) * round_s
+        proof = self.expected_proof(split, step_s)
+        return TimeLeft(round_s, proof.seconds, step_s, follow_s, proof.more_s)
+
+    def expected_proof(
+        self, split: BatchSplit, step_s: float, noise: float | None = None
+    ) -> ExpectedRun:
+        """About how long the proof of a split takes; `noise` is that of `expected_run`."""
+        measuring = self.request.measuring
+        even = BatchSplit.even(split.global_batch, len(split.used))
+        has_baseline = measuring.baseline == "even" and even != split.without_idle
+        return expected_run(measuring, step_s, noise, 2 if has_baseline else 1)
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
-        measured = measure_split(
-            self.joint_workers, split, self.request.round_s, self._rounds_to_follow
-        )
+        left_at = partial(self._left_once_warm, split)
+        round_s = self.request.round_s
+        measured = measure_split(self.joint_workers, split, round_s, left_at)
         return TriedSplit(split=split, measured=measured)
 
     def after_out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
@@ -389,13 +396,14 @@ def measure_split(
     joint_workers: JointWorkers,
     split: BatchSplit,
     seconds: float | None,
-    to_follow: int = 0,
+    left_at: Callable[[float], TimeLeft] | None = None,
 ) -> Measurement:
     """Measures a split for that many `seconds`. Raises OutOfMemory.
 
     If `seconds` is None, it measures until the step time is known within ± 0.5 %, or for 3 s. But
     it always takes the fewest timings that `StoppingRule.of_round` allows, even if they take longer
-    than 3 s. So many rounds may follow: `to_follow`.
+    than 3 s. `left_at` tells what is left by the time of a warm step; without it that is the
+    measurement.
     """
     run_request = joint_workers.run_request(split).without_idle
     measurer = Measurer(
@@ -409,9 +417,8 @@ def measure_split(
     measurer.warm_up(workload)
     step_s = measurer.warm_up_of(workload).step_s
     if step_s:  # it was not warm
-        round_s = expected_window_s(rule, step_s)
-        left = TimeLeft(round_s, step_s=step_s, more_s=to_follow * round_s)
-        joint_workers.watch(left)
+        left = TimeLeft(expected_window_s(rule, step_s), step_s=step_s)
+        joint_workers.watch(left if left_at is None else left_at(step_s))
     window = measurer.measure(workload, rule)
     sensors = measurer.sensors(workload)
     # The workload has only the devices with samples. In the result they keep their numbers among

@@ -363,21 +363,26 @@ class ExpectedRun(NamedTuple):
 
 
 def expected_run(
-    measuring: Measuring, step_s: float, noise: float, splits: int
+    measuring: Measuring, step_s: float, noise: float | None, splits: int
 ) -> ExpectedRun:
     """About how long a warm split and its baselines are measured.
 
-    `noise` is that of `StoppingRule.expected_s`, `splits` how many are measured interleaved.
+    `noise` is that of `StoppingRule.expected_s`, None if it is unknown. `splits` is how many are
+    measured interleaved.
     """
-    window_s = expected_window_s(StoppingRule.of_window(measuring), step_s, noise)
-    settling_s = 0.0
+    rule = StoppingRule.of_window(measuring)
+    change_s = settling_s = 0.0
     if splits > 1:
-        window_s += _STEPS_TO_CHANGE * step_s
+        change_s = _STEPS_TO_CHANGE * step_s
         settling_s = SETTLING_STEPS * step_s  # of the other split
-    together_s = splits * window_s
-    more = measuring.most_windows(together_s) - measuring.windows
-    seconds = settling_s + measuring.windows * together_s
-    return ExpectedRun(seconds, more * together_s, window_s)
+    window_s = change_s + expected_window_s(rule, step_s, noise or 0.0)
+    longest_s = window_s
+    if noise is None:
+        longest_s = change_s + expected_window_s(rule, step_s, math.inf)
+    seconds = settling_s + measuring.windows * splits * window_s
+    most_windows = measuring.most_windows(splits * longest_s)
+    most_s = settling_s + most_windows * splits * longest_s
+    return ExpectedRun(seconds, most_s - seconds, window_s)
 
 
 def _widest_half_width(
