@@ -138,7 +138,11 @@ def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:
     command.phases(TimeLeft(200.0, step_s=3.0))
     command.phase("rounds", 0)
     command.phases(TimeLeft(5.0, step_s=0.3))
-    assert command.phase("proof", 0).seconds == _usual_s()[3]
+    assert command.left[-1].later_s == _usual_s()[3]
+    # A round knows the proof of its split.
+    command.phases(TimeLeft(5.0, 31.0, 0.3, 2.0, 12.0))
+    assert command.left[-1] == TimeLeft(36.0, 31.0, more_s=14.0)
+    assert command.phase("proof", 0).seconds == 31.0
     command.phase("rounds", 0)
     assert command.phase("proof", 0, by_job_s=84.2).seconds == 84
 

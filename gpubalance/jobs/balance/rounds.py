@@ -37,6 +37,9 @@ from gpubalance.settings.record import Record
 
 # The time left is told as if a balance had one round up to so many: the number is not known before.
 _USUAL_ROUNDS = 3
+# Until a step of all devices is measured, it may take so many times what is predicted. Two devices
+# that shared two processor cores took 1.9 times as long.
+_SLOWER_TOGETHER = 1.5
 _NEAR = 0.01  # splits that differ by less give as much, but for chance
 _LOADING_S = 3.0  # of TensorFlow, while which a probe's workers are not waited for
 _KINDS_OF_STEPS = 2  # with stamps and without
@@ -162,17 +165,24 @@ class BalanceRounds:
         """The seconds of this round, those of the rounds that usually follow, and of the proof.
 
         The first one also starts a worker, as the probe has done, traces a step of each kind on
-        each device, and warms it up.
+        each device, and warms it up. Its step may take longer than devices take alone.
         """
         left = self._left_once_warm(split, step_s)
         if self.records:
             return left
+        slow = self._left_once_warm(split, _SLOWER_TOGETHER * step_s)
+        most_s = slow.seconds + slow.more_s
+        most_later_s = slow.later_s + slow.later_more_s
         probing = self.joint_workers.probing
         start_s = _LOADING_S + probing.starting_s / max(1, probing.workers)
         traces = _KINDS_OF_STEPS * len(self.request.devices)
         trace_s = traces * probing.tracing_s / max(1, probing.traced)
         warm_up_s = WARMUP_STEPS * step_s
-        return left._replace(seconds=start_s + trace_s + warm_up_s + left.seconds)
+        return left._replace(
+            seconds=start_s + trace_s + warm_up_s + left.seconds,
+            more_s=most_s - left.seconds,
+            later_more_s=most_later_s - left.later_s,
+        )
 
     def _left_once_warm(self, split: BatchSplit, step_s: float) -> TimeLeft:
         """See `_left`, when the split has been warmed up."""
