@@ -47,7 +47,7 @@ class OwnModels(Record):
 
         Raises UsageError for a single device, and unless there are a batch and a model for each.
         """
-        from gpubalance.jobs.keep.saved import sensible_batch
+        from gpubalance.jobs.saved import sensible_batch
         from gpubalance.settings.batch_split import shares_of
 
         fields = request_fields(machine, gpus, settings, minimum=2)

@@ -24,7 +24,7 @@ from gpubalance.devices.machine import Machine, held, machine_warnings
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.jobs import events
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.journal import Journal, journal_of
+from gpubalance.jobs.journal import Journal, journal_of
 from gpubalance.jobs.phases import Phases, estimate, estimate_of_queue
 from gpubalance.numbers.units import format_duration
 from gpubalance.render.table import WIDTH, prose, table

@@ -16,7 +16,7 @@ from gpubalance.text import clean
 
 if TYPE_CHECKING:
     from gpubalance.cli.options import Reporting
-    from gpubalance.jobs.keep.journal import Journal
+    from gpubalance.jobs.journal import Journal
     from gpubalance.render.table import Paragraph
     from gpubalance.results.common import Warning_
 

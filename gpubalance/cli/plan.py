@@ -128,7 +128,7 @@ def _kept_probe(
     Raises BadInput if these devices were not probed with these settings.
     """
     from gpubalance.cli.next_command import command
-    from gpubalance.jobs.keep.saved import best_probe
+    from gpubalance.jobs.saved import best_probe
 
     probe = best_probe(devices, settings)
     if probe is None:

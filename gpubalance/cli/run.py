@@ -42,8 +42,8 @@ def run(
     from gpubalance.cli.next_command import command
     from gpubalance.cli.output import summed_up
     from gpubalance.devices.selection import forced
-    from gpubalance.jobs.keep.saved import refuse_what_failed, solo_bests
     from gpubalance.jobs.run import run as measure
+    from gpubalance.jobs.saved import refuse_what_failed, solo_bests
     from gpubalance.render.run import run_summary
 
     plan = _read_plan(split, gpus)

@@ -17,8 +17,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.endings import attach_partial, one_error
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_time
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import KeptRules, best_joint_run
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.measure import figures
 from gpubalance.jobs.measure.joint import Interleaved
 from gpubalance.jobs.measure.measurer import Measurer
@@ -30,6 +29,7 @@ from gpubalance.jobs.measure.warnings import (
     too_slow_windows,
 )
 from gpubalance.jobs.measure.window import MeasuredTogether, Workload
+from gpubalance.jobs.saved import KeptRules, best_joint_run
 from gpubalance.numbers.stats import Ratio, interval_of_sum, ratio
 from gpubalance.results.common import Model, Throughput, Warning_, now
 from gpubalance.results.independent import HeldAgainst, Independent, OwnModel

@@ -12,11 +12,11 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
-from gpubalance.jobs.keep.journal import content_key
-from gpubalance.jobs.keep.saved import kept_probe
+from gpubalance.jobs.journal import content_key
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
+from gpubalance.jobs.saved import kept_probe
 from gpubalance.numbers.units import format_duration
 from gpubalance.results.estimate import Estimate, PhaseEstimate
 from gpubalance.settings.record import Record, Seconds

@@ -28,8 +28,8 @@ from gpubalance.jobs.events import (
     Watch,
     one_at_a_time,
 )
-from gpubalance.jobs.keep.journal import Journal, content_key, free_journal
-from gpubalance.jobs.keep.saved import find_device, kept_probes
+from gpubalance.jobs.journal import Journal, content_key, free_journal
+from gpubalance.jobs.saved import find_device, kept_probes
 from gpubalance.planning.queue import Outlook, outlook, relative_times
 from gpubalance.remedies import known_error
 from gpubalance.results.common import now

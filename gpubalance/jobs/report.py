@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpubalance.devices.profile import load_profile, shipped_profiles
 from gpubalance.guide import names, read_chapter
-from gpubalance.jobs.keep.saved import find_device, kept_probes
+from gpubalance.jobs.saved import find_device, kept_probes
 from gpubalance.remedies import known_errors
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import DeviceProbe, Probe

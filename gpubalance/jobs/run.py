@@ -7,12 +7,12 @@ from typing import cast
 from gpubalance.errors import OutOfMemory
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import PhaseBegun, Watch
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer, check_facts, group_for
 from gpubalance.jobs.measure.out_of_memory import JointMemorySearch
 from gpubalance.jobs.measure.trace import trace
+from gpubalance.jobs.saved import save
 from gpubalance.results.common import Model
 from gpubalance.results.run import Run, SoloBest
 from gpubalance.settings.requests import RunRequest

@@ -28,7 +28,7 @@ from hypothesis import strategies as st
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import GpubalanceError
 from gpubalance.jobs.balance.rounds import TriedSplit
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.measurer import belongs_to
 from gpubalance.jobs.measure.stopping import StoppingRule

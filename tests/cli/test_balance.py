@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.numbers.units import format_rate
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import KeptRules
+from gpubalance.jobs.journal import Journal
+from gpubalance.jobs.saved import KeptRules
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, gpubalance

@@ -15,7 +15,7 @@ from gpubalance.cli.from_python import as_arguments
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.jobs.events import Event, ModelBuilt
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.plan import Plan, Round
 from gpubalance.settings.code import code_key
 from gpubalance.settings.settings import Settings

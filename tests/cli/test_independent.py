@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.independent import Independent
 from tests.cli.program import (
     QUICK_PAIR,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.layers import Layers, Stage
 from gpubalance.results.records import read_record
 from tests.cli.program import (

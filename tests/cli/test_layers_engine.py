@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.layers import Layers
 from gpubalance.settings.code import code_key
 from tests.cli.program import QUICK_PAIR, ROOT, result_of

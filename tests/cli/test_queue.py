@@ -15,7 +15,7 @@ import pytest
 
 from gpubalance.devices.machine import find_machine
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.render.queue import running_lines
 from gpubalance.results.queue import Queue, QueuedCommand, RunningCommand
 from gpubalance.results.records import read_record

@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.saved import save
 from gpubalance.settings.planning import PlanRequest
 from gpubalance.settings.settings import Settings
 from tests.cli.program import (

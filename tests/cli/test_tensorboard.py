@@ -18,7 +18,7 @@ from gpubalance.cli.job import board_in
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault
 from gpubalance.jobs.events import Doing, WindowDone
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.settings import Settings
 from tests.cli.program import QUICK_PAIR, broken, gpubalance, typed, users_variables

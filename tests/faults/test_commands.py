@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from gpubalance.errors import BadInput
-from gpubalance.jobs.keep.saved import kept_probes
+from gpubalance.jobs.saved import kept_probes
 from gpubalance.settings.cluster import cluster_of
 from gpubalance.system.state import state_folder
 from tests.cli.program import (

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.remedies import known_errors
 from gpubalance.results.plan import Plan
 from tests.cli.program import typed

@@ -17,7 +17,7 @@ from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Event, Watch
-from gpubalance.jobs.keep.journal import Journal, free_journal
+from gpubalance.jobs.journal import Journal, free_journal
 from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.joint import JointRun
 from gpubalance.jobs.measure.measurer import Measurer

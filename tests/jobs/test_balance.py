@@ -10,7 +10,7 @@ import pytest
 
 from gpubalance.errors import UsageError
 from gpubalance.jobs.balance.balance import balance, find_and_prove
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.plan import Balance, Plan
 from gpubalance.results.probe import Probe
 from gpubalance.settings.batch_split import BatchSplit

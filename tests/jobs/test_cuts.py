@@ -23,7 +23,6 @@ from gpubalance.errors import (
     UsageError,
 )
 from gpubalance.jobs.events import Doing, Event
-from gpubalance.jobs.keep.saved import save
 from gpubalance.jobs.layers import rounds as cuts
 from gpubalance.jobs.layers.costs import (
     BlockCosts,
@@ -34,6 +33,7 @@ from gpubalance.jobs.layers.costs import (
 from gpubalance.jobs.layers.layers import _no_help_of, result_of, uncut
 from gpubalance.jobs.layers.rounds import CutRounds
 from gpubalance.jobs.measure.measurer import Measurer
+from gpubalance.jobs.saved import save
 from gpubalance.planning.pipeline.place import Placement, place
 from gpubalance.planning.pipeline.problem import (
     Block,

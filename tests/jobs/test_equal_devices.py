@@ -10,10 +10,10 @@ from gpubalance.devices.selection import first_equal
 from gpubalance.errors import NothingFits, PartialResult, TimeLimitPassed
 from gpubalance.jobs.balance.balance import balance, new_probe
 from gpubalance.jobs.events import Doing, Event
-from gpubalance.jobs.keep.journal import journal_of
-from gpubalance.jobs.keep.saved import best_probe, kept_probe, save
+from gpubalance.jobs.journal import journal_of
 from gpubalance.jobs.phases import estimate
 from gpubalance.jobs.probe.probe import probe
+from gpubalance.jobs.saved import best_probe, kept_probe, save
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
 from gpubalance.results.probe import CurvePoint, Probe

@@ -7,7 +7,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.journal import Journal
 from gpubalance.results.common import Refusal
 from gpubalance.results.probe import Failure
 

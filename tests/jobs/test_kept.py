@@ -23,9 +23,9 @@ from gpubalance.jobs.events import (
     Watch,
     WindowDone,
 )
-from gpubalance.jobs.keep.journal import Journal, journal_of, software_key
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.journal import Journal, journal_of, software_key
 from gpubalance.jobs.run import run
+from gpubalance.jobs.saved import save
 from gpubalance.results.plan import Plan, Round
 from gpubalance.results.probe import Failure
 from gpubalance.results.run import Run

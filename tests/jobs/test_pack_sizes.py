@@ -12,7 +12,7 @@ from gpubalance.jobs.balance.balance import choose_packs, has_much_sync
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import measure_split
 from gpubalance.jobs.events import Doing, Event, Watch
-from gpubalance.jobs.keep.journal import Journal, free_journal
+from gpubalance.jobs.journal import Journal, free_journal
 from gpubalance.results.common import Model
 from gpubalance.results.run import Measurement
 from gpubalance.results.timing import Overhead

@@ -12,8 +12,8 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.selection import check_model, planned_devices
 from gpubalance.errors import BadInput, NothingFits, PlanMismatch, UsageError
-from gpubalance.jobs.keep.saved import keep_balance
 from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.saved import keep_balance
 from gpubalance.planning.sync import MAX_PACK_BYTES
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan

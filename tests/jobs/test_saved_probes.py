@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpubalance.jobs.keep.saved import (
+from gpubalance.jobs.saved import (
     ALL,
     best_probe,
     find_device,

@@ -11,7 +11,7 @@ import pytest
 
 from gpubalance.jobs.balance.balance import balance
 from gpubalance.jobs.events import Doing, Event, Watch
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.settings.device import Device, JointProfile
 from gpubalance.settings.measuring import Measuring

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.saved import save
 from gpubalance.results.plan import Plan
 from gpubalance.results.records import read_record
 from tests.cli.program import ROOT, SHORT, here, typed

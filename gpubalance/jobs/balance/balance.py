@@ -8,12 +8,12 @@ from gpubalance.jobs.balance.proof import finish, prove, result_of, result_so_fa
 from gpubalance.jobs.balance.rounds import BalanceRounds, measure_split, next_split
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key, journal_of
-from gpubalance.jobs.keep.saved import holds_nothing, keep_balance, kept_probe
+from gpubalance.jobs.journal import Journal, content_key, journal_of
 from gpubalance.jobs.measure.measurer import group_for
 from gpubalance.jobs.plan.problem import check_asked
 from gpubalance.jobs.plan.splits import MeasuredSplit
 from gpubalance.jobs.probe.probe import probe as probe_stage
+from gpubalance.jobs.saved import holds_nothing, keep_balance, kept_probe
 from gpubalance.numbers.units import (
     format_bytes,
     format_percent,

@@ -10,7 +10,7 @@ from gpubalance.devices.selection import check_model
 from gpubalance.errors import EnvironmentFault, OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.journal import Journal, content_key
 from gpubalance.jobs.measure.measurer import build_for
 from gpubalance.results.common import Model
 from gpubalance.results.timing import Overhead

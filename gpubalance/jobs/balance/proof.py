@@ -10,7 +10,6 @@ from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.rounds import BalanceRounds, TriedSplit, even_is_faster
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun
-from gpubalance.jobs.keep.saved import holds_nothing, solo_bests_of
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.joint import ExpectedRun, JointRun
 from gpubalance.jobs.measure.measurer import Measurer
@@ -19,6 +18,7 @@ from gpubalance.jobs.measure.warnings import batches_joined, resumed, speed_chan
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.splits import MeasuredSplit, best_at, split_over
+from gpubalance.jobs.saved import holds_nothing, solo_bests_of
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan

@@ -8,7 +8,7 @@ from functools import partial
 from gpubalance.errors import NothingFits, OutOfMemory, UsageError
 from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, TimeLeft
-from gpubalance.jobs.keep.journal import content_key
+from gpubalance.jobs.journal import content_key
 from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.joint import ExpectedRun, expected_run
 from gpubalance.jobs.measure.measurer import Measurer

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpubalance.errors import NothingFits, OutOfMemory
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.journal import Journal
 from gpubalance.numbers.stats import half_width, mean, median
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.model import monotone_curve

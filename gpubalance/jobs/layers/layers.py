@@ -12,8 +12,7 @@ from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.balance.rounds import measure_split
 from gpubalance.jobs.endings import attach_partial, raising_gpu_lost
 from gpubalance.jobs.events import Doing, PhaseBegun, Watch
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import solo_best_of
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.layers.costs import BlockCosts, model_facts, time_blocks
 from gpubalance.jobs.layers.rounds import (
     CutRounds,
@@ -27,6 +26,7 @@ from gpubalance.jobs.measure.figures import stamp_cost
 from gpubalance.jobs.measure.measurer import group_for
 from gpubalance.jobs.measure.warnings import of_figures, resumed, telemetry_ended
 from gpubalance.jobs.plan.plan import plan
+from gpubalance.jobs.saved import solo_best_of
 from gpubalance.numbers.stats import mean
 from gpubalance.numbers.units import format_percent, format_rate
 from gpubalance.planning.pipeline.problem import bubble_bound, pipeline_throughput

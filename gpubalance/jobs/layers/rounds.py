@@ -9,7 +9,7 @@ from typing import Literal
 
 from gpubalance.errors import OutOfMemory, PartialResult
 from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, Watch
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.layers.costs import BlockCosts
 from gpubalance.jobs.measure.figures import (
     Windows,

@@ -15,8 +15,7 @@ from gpubalance.devices.selection import check_model
 from gpubalance.errors import BadInput
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, Starting, Watch
-from gpubalance.jobs.keep.journal import Journal, content_key
-from gpubalance.jobs.keep.saved import KeptRules
+from gpubalance.jobs.journal import Journal, content_key
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import (
     InterleavedRound,
@@ -33,6 +32,7 @@ from gpubalance.jobs.measure.workload_runner import (
     train_until_ready,
     train_until_settled,
 )
+from gpubalance.jobs.saved import KeptRules
 from gpubalance.results.common import Model
 from gpubalance.results.timing import Timing
 from gpubalance.settings.device import Device

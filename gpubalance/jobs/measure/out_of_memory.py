@@ -27,9 +27,9 @@ from gpubalance.errors import (
     Refused,
 )
 from gpubalance.jobs.events import Doing, Watch
-from gpubalance.jobs.keep.saved import probe_of
 from gpubalance.jobs.measure.window import Peaks
 from gpubalance.jobs.measure.workload_runner import trained_before
+from gpubalance.jobs.saved import probe_of
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.memory import Points, predict_limit
 from gpubalance.planning.search import TriedBatch, find_limit

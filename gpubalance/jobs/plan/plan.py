@@ -8,7 +8,6 @@ from dataclasses import replace
 
 from gpubalance.devices.hosts import reached_by
 from gpubalance.errors import BadInput, NothingFits, UsageError
-from gpubalance.jobs.keep.saved import balance_by, holds_nothing
 from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.problem import (
     AUTO_MICRO_BATCHES,
@@ -19,6 +18,7 @@ from gpubalance.jobs.plan.problem import (
 from gpubalance.jobs.plan.splits import best_at, by_global_batch, by_goodput, even_split
 from gpubalance.jobs.plan.times import TimesTable
 from gpubalance.jobs.probe.curve import slower_warnings
+from gpubalance.jobs.saved import balance_by, holds_nothing
 from gpubalance.numbers.units import format_seconds
 from gpubalance.planning.allocate import (
     added_fraction,

@@ -10,11 +10,11 @@ from itertools import pairwise
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.selection import first_equal
 from gpubalance.jobs.events import Watch, one_at_a_time
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import KeptRules
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import ProbedDevice, device_probe, taken_over
 from gpubalance.jobs.probe.time_left import QueuesLeft
+from gpubalance.jobs.saved import KeptRules
 from gpubalance.results.common import Warning_
 from gpubalance.results.probe import DeviceProbe
 from gpubalance.results.run import InputPipeline

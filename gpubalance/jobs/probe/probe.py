@@ -17,8 +17,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import DeviceDone, Doing, PhaseBegun, Watch
-from gpubalance.jobs.keep.journal import Journal
-from gpubalance.jobs.keep.saved import save
+from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.trace import not_traced, trace
@@ -33,6 +32,7 @@ from gpubalance.jobs.probe.result import (
     result_so_far,
     what_failed,
 )
+from gpubalance.jobs.saved import save
 from gpubalance.planning.curve import wanted_precision
 from gpubalance.results.probe import CurvePoint, Probe, not_probed_text
 from gpubalance.results.warnings import warning

@@ -15,7 +15,7 @@ from gpubalance.errors import (
 )
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
-from gpubalance.jobs.keep.journal import Journal
+from gpubalance.jobs.journal import Journal
 from gpubalance.results.checkup import FEW_SAMPLES, few_samples_text
 from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import margin_on, too_few_samples

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpubalance.errors import BadInput, NothingFits
-from gpubalance.jobs.keep.journal import Journal, content_key
+from gpubalance.jobs.journal import Journal, content_key
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.common import Model
 from gpubalance.results.plan import Plan
