@@ -22,9 +22,7 @@ from keras.src.backend.tensorflow.trainer import TFEpochIterator
 from keras.src.callbacks.callback_list import CallbackList
 from keras.src.losses import loss as losses
 from keras.src.trainers.data_adapters import get_data_adapter
-from keras.src.trainers.data_adapters.generator_data_adapter import (
-    GeneratorDataAdapter,
-)
+from keras.src.trainers.data_adapters.generator_data_adapter import GeneratorDataAdapter
 from keras.src.utils.io_utils import print_msg
 from keras.src.utils.python_utils import is_default, pythonify_logs
 from tensorflow.python.client import device_lib

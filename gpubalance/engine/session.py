@@ -331,7 +331,7 @@ class Session:
             seconds=self._device_time.now_s - began_s,
             input_wait_s=input_wait_s,
             loss_is_finite=self._built.loss_is_finite(logs),
-            unlike=self.source.shapes_differ,
+            shapes_differ=self.source.shapes_differ,
             # All processes of a cluster count the same timings
             counts=self._agreed(self._built.functions.first_steps == first_steps),
             **times,

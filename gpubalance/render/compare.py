@@ -113,10 +113,10 @@ def _verdict(pair: _Pair) -> Iterator[str]:
             yield _device_verdict(pair, device)
 
 
-def _difference(unlike: Difference) -> str:
-    before = unlike.baseline or NOT_AVAILABLE
-    after = unlike.other or NOT_AVAILABLE
-    return f"{unlike.what} {before} → {after}"
+def _difference(found: Difference) -> str:
+    before = found.baseline or NOT_AVAILABLE
+    after = found.other or NOT_AVAILABLE
+    return f"{found.what} {before} → {after}"
 
 
 def _split_verdict(pair: _Pair, ratio: ThroughputRatio) -> str:

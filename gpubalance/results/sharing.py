@@ -11,13 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Container, Iterable
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from gpubalance.results.common import (
-    Environment,
-    Model,
-    OfDevices,
-    Optimizer,
-    Warning_,
-)
+from gpubalance.results.common import Environment, Model, OfDevices, Optimizer, Warning_
 from gpubalance.results.independent import OwnModel
 from gpubalance.results.layers import MeasuredBlock
 from gpubalance.results.queue import QueuedCommand

@@ -64,7 +64,7 @@ class Timing(Record):
     long the host waited for data. A stamped timing is one step, on GPUs queued behind another,
     whose time is in `seconds` too; it has each replica's `compute_s` and `update_s`, and `step_s`,
     the longest time from a replica's start to its end. `ended_s` is
-    on the system's monotonic clock, which all processes share. `unlike` means that batches differ
+    on the system's monotonic clock, which all processes share. `shapes_differ`: batches differ
     in shape, and steps with them; then a timing has each held batch equally often. A stamped step
     of a pipeline has its `timeline` instead of replicas' times. A timing that does not count had a
     step that was traced, or compiled or tuned for batches of other shapes; `new_shapes`: it counts
@@ -81,7 +81,7 @@ class Timing(Record):
     update_s: tuple[Seconds, ...] | None = None
     step_s: Duration | None = None
     loss_is_finite: bool = True
-    unlike: bool = False
+    shapes_differ: bool = False
     counts: bool = True
     new_shapes: bool = False
     timeline: Timeline | None = None

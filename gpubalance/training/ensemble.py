@@ -11,12 +11,7 @@ from typing import Any
 
 from gpubalance.errors import BadInput, NothingFits
 from gpubalance.numbers.units import format_bytes
-from gpubalance.planning.ensemble import (
-    MOST_TRIED,
-    Placement,
-    Trained,
-    place_models,
-)
+from gpubalance.planning.ensemble import MOST_TRIED, Placement, Trained, place_models
 from gpubalance.text import clean
 from gpubalance.training.device_split import Gpus, Simulate, machine_for
 from gpubalance.training.distribute import copied

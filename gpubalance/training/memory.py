@@ -6,11 +6,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from gpubalance.engine.failures import (
-    TaskFailedError,
-    failing_replica,
-    memory_row,
-)
+from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_row
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.follow import SplitChange

@@ -16,12 +16,7 @@ from pathlib import Path
 from gpubalance.numbers.stats import half_width, interval95
 from gpubalance.results.comparison import Comparison
 from gpubalance.settings.measuring import Measuring
-from scripts.benches.comparisons import (
-    SPLITS,
-    called_different,
-    drawn_series,
-    promises,
-)
+from scripts.benches.comparisons import SPLITS, called_different, drawn_series, promises
 from scripts.benches.turns import measured
 from scripts.benches.wanted import Wanted, judged_shares
 from tests.cli.program import gpubalance

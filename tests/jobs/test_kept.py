@@ -16,13 +16,7 @@ import pytest
 
 from gpubalance.errors import Interrupted, NothingFits
 from gpubalance.jobs.balance.balance import balance, probe_for
-from gpubalance.jobs.events import (
-    Doing,
-    Event,
-    TimingDone,
-    Watch,
-    WindowDone,
-)
+from gpubalance.jobs.events import Doing, Event, TimingDone, Watch, WindowDone
 from gpubalance.jobs.journal import Journal, journal_of, software_key
 from gpubalance.jobs.run import run
 from gpubalance.jobs.saved import save

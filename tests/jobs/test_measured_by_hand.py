@@ -150,7 +150,7 @@ def test_a_mean_is_over_the_median_where_that_is_no_chance() -> None:
     assert figures.mean_over_median([window([*usual, timing(0.12)])]) == 0.0
     assert figures.mean_over_median([window(usual)]) == 0.0
     assert figures.mean_over_median([window(slow[-2:])]) == 0.0
-    unlike = [altered(one, unlike=True) for one in slow]
+    unlike = [altered(one, shapes_differ=True) for one in slow]
     assert figures.mean_over_median([window(unlike)]) == 0.0
     assert figures.loss_is_finite([window(usual)])
     lost = altered(usual[0], loss_is_finite=False)
@@ -197,7 +197,7 @@ def test_data_that_seldom_comes_late() -> None:
     assert figures.rare_waits_s([window(less, steps)]) == pytest.approx(0.01)
     none = [timing(0.16, wait_s=0.04) for _ in range(3)]
     assert figures.rare_waits_s([window(none, steps)]) == 0.0
-    unlike = [altered(one, unlike=True) for one in usual]
+    unlike = [altered(one, shapes_differ=True) for one in usual]
     assert figures.rare_waits_s([window(unlike, steps)]) == 0.0
     # Without these waits no step is slow, and stamping costs nothing.
     assert figures.slow_s([window(usual, steps)]) == 0.0
@@ -240,8 +240,8 @@ def test_parts_that_exceed_a_step_by_more_than_3_percent_are_told() -> None:
 
 def test_batches_that_differ_in_shape_have_means_and_a_spread() -> None:
     steps_s = (0.1, 0.2, 0.3, 0.6)
-    steps = [altered(stamped(0.1, 0.0, one_s), unlike=True) for one_s in steps_s]
-    usual = [timing(0.35, unlike=True) for _ in range(3)]
+    steps = [altered(stamped(0.1, 0.0, one_s), shapes_differ=True) for one_s in steps_s]
+    usual = [timing(0.35, shapes_differ=True) for _ in range(3)]
     windows = [window(usual, steps)]
     assert figures.averaging(windows) is not figures.averaging([window([timing(0.1)])])
     spread = known(figures.step_spread(windows))

@@ -8,13 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpubalance.jobs.events import (
-    Doing,
-    Event,
-    PipeWindowDone,
-    TimeLeft,
-    WindowDone,
-)
+from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, WindowDone
 from gpubalance.jobs.measure.joint import Interleaved, expected_run
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule

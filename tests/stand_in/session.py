@@ -158,7 +158,7 @@ class Session:
             if self._call("loss_is_finite") is False:
                 stamps["loss_is_finite"] = False
             if self._call("unlike"):
-                stamps["unlike"] = True
+                stamps["shapes_differ"] = True
             stamps["input_wait_s"] = taken_s - busy_s
             yield Timing(steps=steps, seconds=taken_s, **stamps)
 

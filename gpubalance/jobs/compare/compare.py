@@ -70,7 +70,7 @@ def _places(devices: Sequence[Device], name: str) -> dict[str, int]:
     }
 
 
-def unlike(baseline: Contender, other: Contender) -> tuple[Difference, ...]:
+def differences(baseline: Contender, other: Contender) -> tuple[Difference, ...]:
     """The differences in settings, model, devices, software and machine, in this order.
 
     A None in one is unknown.
@@ -201,7 +201,7 @@ def _against(first: Contender, other: Contender, number: int) -> Against:
     return Against(
         result=number,
         same_measurement=same,
-        unlike=unlike(first, other),
+        unlike=differences(first, other),
         ratio=_ratio(first, other, same=same),
         devices=tuple(devices),
     )

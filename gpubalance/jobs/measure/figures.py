@@ -110,7 +110,7 @@ def step_count(windows: Windows) -> int:
 
 def vary_in_shape(windows: Windows) -> bool:
     """Whether batches, and so steps, differ in shape."""
-    return any(timing.unlike for timing in all_in(windows))
+    return any(timing.shapes_differ for timing in all_in(windows))
 
 
 def have_new_shapes(windows: Windows) -> bool:

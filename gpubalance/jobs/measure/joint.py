@@ -11,13 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpubalance.errors import OutOfMemory
-from gpubalance.jobs.events import (
-    Doing,
-    Event,
-    PipeWindowDone,
-    TimeLeft,
-    WindowDone,
-)
+from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, WindowDone
 from gpubalance.jobs.measure.figures import (
     began_s,
     measurement,

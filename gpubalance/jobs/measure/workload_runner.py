@@ -81,14 +81,14 @@ class WarmUp:
     """How a workload was warmed up, in all: by how many steps, and whether they became steady.
 
     `step_s` is the time of a step at the end, 0 if the worker had trained with the workload before;
-    `peaks` are the largest of the devices until then. `unlike`: the batches differ in shape.
+    `peaks` are the largest of the devices until then. `shapes_differ`: those of the batches.
     """
 
     steps: int = 0
     steady: bool = True
     step_s: float = 0.0
     peaks: Peaks = ()
-    unlike: bool = False
+    shapes_differ: bool = False
 
 
 NOT_YET = WarmUp()
@@ -136,7 +136,7 @@ class WorkloadRunner:
         self.workload = workload
         self.sensors = sensors
         self.peaks = before.peaks
-        self.vary_in_shape = before.unlike
+        self.vary_in_shape = before.shapes_differ
         self.losses_are_finite = True  # so far, also of timings that do not count
         self.timings: list[Timing] = []
         self.stamped: list[Timing] = []
@@ -182,7 +182,7 @@ class WorkloadRunner:
                 self.losses_are_finite &= reply.loss_is_finite
                 if not reply.counts:
                     continue
-                self.vary_in_shape = reply.unlike
+                self.vary_in_shape = reply.shapes_differ
                 self._report(reply)
                 yield reply
             else:

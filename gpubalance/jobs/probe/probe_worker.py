@@ -7,12 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from gpubalance.errors import (
-    BadInput,
-    GpubalanceError,
-    GpuLost,
-    OutOfMemory,
-)
+from gpubalance.errors import BadInput, GpubalanceError, GpuLost, OutOfMemory
 from gpubalance.jobs.endings import raise_if_refused, raising_gpu_lost
 from gpubalance.jobs.events import Doing, ModelBuilt, Watch
 from gpubalance.jobs.journal import Journal
