@@ -296,11 +296,29 @@ class Phases:
         )
 
     def _end(self) -> None:
-        """Notes how long the present phase took, in all if it came more than once."""
-        if self._number is not None:
-            self._took_s[self._phases[self._number].key] += (
-                self._clock() - self._phase_began_s
-            )
+        """Notes how long the present phase took, in all if it came more than once.
+
+        So long takes each phase that probes another device.
+        """
+        if self._number is None:
+            return
+        took_s = self._clock() - self._phase_began_s
+        ended = self._phases[self._number]
+        self._took_s[ended.key] += took_s
+        probing = self._probing
+        if ended.name not in probing:
+            return
+        for number in range(self._next, len(self._phases)):
+            phase = self._phases[number]
+            if phase.guessed and phase.name in probing:
+                self._phases[number] = phase.model_copy(update={"seconds": took_s})
+
+    @property
+    def _probing(self) -> set[str]:
+        """The names of the phases that probe a balance's devices."""
+        if isinstance(self._request, BalanceRequest):
+            return set(phase_names(self._request.probe))
+        return set()
 
     @property
     def _next(self) -> int:
@@ -329,21 +347,20 @@ class Phases:
     def _estimate_by_steps(self, left: TimeLeft) -> None:
         """Estimates the phases by what a step takes and what the present one will have taken.
 
-        So long takes each phase that probes another device.
+        So long takes each phase that probes another device, if that is only guessed so far.
         """
         if not left.step_s or self._number is None:
             return
         whole_s = self._clock() - self._phase_began_s + left.seconds
-        probing = set()
-        if isinstance(self._request, BalanceRequest):
-            probing = set(phase_names(self._request.probe))
+        probing = self._probing
         usual = {phase.key: phase for phase in phases_of(self._request)}
         known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
         for number in range(self._number, len(self._phases)):
             phase = self._phases[number]
             seconds = max(usual[phase.key].seconds, known[phase.key].seconds)
             if phase.name in probing:
-                seconds = max(usual[phase.key].seconds, whole_s)
+                guessed = usual[phase.key].guessed
+                seconds = whole_s if guessed else max(phase.seconds, whole_s)
             changes = {"seconds": seconds, "more_s": known[phase.key].more_s}
             self._phases[number] = phase.model_copy(update=changes)
         if left.later_s:  # by the job, whose next phase is the last one

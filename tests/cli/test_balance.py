@@ -78,7 +78,7 @@ def test_a_dry_run_says_the_phases_of_a_balance(
     # What was measured may replace the estimate, which nobody would miss.
     err = here(f"{command} -o {path}", *SHORT, code=0).stderr
     assert json.loads(path.read_text())["kind"] == "plan"
-    left = r"about \d+ s; about \d+ s.* (?:in all|left)"
+    left = r"about \d+ (?:to \d+ )?s; about \d+ .*(?:in all|left)"
     told = re.findall(rf"(?m)^… phase (\d) of 4, (.+?): {left}$", err)
     assert told == [(str(number), name) for number, name in enumerate(names, 1)]
 
