@@ -43,6 +43,7 @@ BENCHES = (
         "kills",
         "mutants",
         "minutes",
+        "left",
         "queue",
         "ensemble",
         "sync",
@@ -60,6 +61,7 @@ _IN = {
     **{
         "startup": "commands",
         "minutes": "commands",
+        "left": "commands",
         "plan": "planners",
         "cuts": "planners",
         "training": "engine",

@@ -1,4 +1,4 @@
-"""How long commands take.
+"""How long commands take, and say that they will take.
 
 `--help` stands beside a bare program, and the commands of a first hour beside their goals.
 """
@@ -6,13 +6,15 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpubalance.results.timing import Overhead
 from scripts.benches.turns import measure_interleaved, measured, seconds
@@ -141,3 +143,67 @@ def _known(result: dict[str, Any]) -> str:
         return ""
     low, high = step["ci95"]
     return f"; {run.get('batches', '')} known within ± {(high - low) / 2 / step['median']:.2%}"
+
+
+_ON_FAKE_GPUS = (
+    *(sys.executable, "-m", "tests.fake_gpu", "--memory", "3GiB,2GiB", "--"),
+    *("gpubalance", "balance", "--model", "small", "--fresh", "--json"),
+)
+# `about 15 to 30 s of 2 min left`, `about 3 min of 5 left`
+_LEFT = re.compile(r"about (?:(\d+)(?: (s|min))? to )?(\d+) (s|min) of .+ left$")
+_UNITS_S = {"s": 1.0, "min": 60.0}
+_FIRST_MINUTE_S = 60.0
+_OFF = 0.3
+
+
+class _Told(NamedTuple):
+    """A line that tells when a command will end, in seconds from its start."""
+
+    at_s: float
+    least_s: float
+    most_s: float
+
+    def off(self, end_s: float) -> float:
+        """How far the end is outside of what was told, as a part of the time that was left."""
+        outside_s = max(self.least_s - end_s, end_s - self.most_s, 0.0)
+        return outside_s / (end_s - self.at_s)
+
+
+def left() -> Iterator[str]:
+    """What a balance on two fake GPUs tells of the time left after its first minute, three times."""
+    for _ in range(_TIMES):
+        with tempfile.TemporaryDirectory() as folder:
+            told, end_s = _told_by(_ON_FAKE_GPUS, folder)
+        later = [one for one in told if one.at_s > _FIRST_MINUTE_S]
+        off = [f"{one.off(end_s):.0%}" for one in later]
+        worst = max((one.off(end_s) for one in later), default=0.0)
+        verdict = "met" if worst <= _OFF else "missed"
+        yield (
+            f"balance of small on two fake GPUs: {end_s:.0f} s; its time left as told, off by "
+            f"{', '.join(off)}; wanted at most {_OFF:.0%}: {verdict}"
+        )
+
+
+def _told_by(command: tuple[str, ...], folder: str) -> tuple[list[_Told], float]:
+    """What the command's lines tell, and how long it takes."""
+    variables = os.environ | {"XDG_STATE_HOME": folder, "XDG_CACHE_HOME": folder}
+    del variables["CUDA_VISIBLE_DEVICES"]  # the benches' own, which hides GPUs
+    began_s = time.monotonic()
+    told = []
+    with subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=variables,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        for line in process.stderr or ():
+            if found := _LEFT.search(line.rstrip()):
+                least, unit_of_least, most, unit = found.groups()
+                now_s = time.monotonic() - began_s
+                least_s = int(least or most) * _UNITS_S[unit_of_least or unit]
+                most_s = int(most) * _UNITS_S[unit]
+                told.append(_Told(now_s, now_s + least_s, now_s + most_s))
+    assert process.returncode == 0, command
+    return told, time.monotonic() - began_s
