@@ -13,6 +13,7 @@ from pydantic import TypeAdapter
 
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.journal import content_key
+from gpubalance.jobs.measure.input_pipeline import PIPELINE_S
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
@@ -43,8 +44,6 @@ _OWN_CODE_S = 3.0
 # Until the first round: its worker loads TensorFlow while the devices are probed
 _ROUNDS_START_S = 4.0
 _ROUND_S = 3.0
-# The user's input pipeline alone
-_PIPELINE_S = 6.0
 _WINDOW_S = 5.0
 # Of steps so long that their number decides
 _WARM_UP_STEPS = 10
@@ -116,7 +115,7 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
             start_s = warm_up_s + (_ROUNDS_START_S if is_simulated else _GPU_START_S)
             round_s = request.round_s or max(_ROUND_S, _WINDOW_STEPS * step_s)
             rounds_s = start_s + _USUAL_ROUNDS * round_s
-            pipeline_s = _PIPELINE_S if request.settings.data else 0.0
+            pipeline_s = PIPELINE_S if request.settings.data else 0.0
             return {"rounds": rounds_s, "proof": windows_s + pipeline_s}
         case LayersRequest():
             rounds_s = start_s + _USUAL_ROUNDS * (request.round_s + window_s)

@@ -10,6 +10,7 @@ from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, TimeLeft
 from gpubalance.jobs.journal import content_key
 from gpubalance.jobs.measure.figures import measurement
+from gpubalance.jobs.measure.input_pipeline import PIPELINE_S
 from gpubalance.jobs.measure.joint import ExpectedRun, expected_run
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.out_of_memory import FittingSize, JointMemorySearch
@@ -195,11 +196,16 @@ class BalanceRounds:
     def expected_proof(
         self, split: BatchSplit, step_s: float, noise: float | None = None
     ) -> ExpectedRun:
-        """About how long the proof of a split takes; `noise` is that of `expected_run`."""
+        """About how long the proof of a split takes, and its input pipeline after it.
+
+        `noise` is that of `expected_run`.
+        """
         measuring = self.request.measuring
         even = BatchSplit.even(split.global_batch, len(split.used))
         has_baseline = measuring.baseline == "even" and even != split.without_idle
-        return expected_run(measuring, step_s, noise, 2 if has_baseline else 1)
+        expected = expected_run(measuring, step_s, noise, 2 if has_baseline else 1)
+        pipeline_s = PIPELINE_S if self.request.settings.data else 0.0
+        return expected._replace(seconds=expected.seconds + pipeline_s)
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         left_at = partial(self._left_once_warm, split)

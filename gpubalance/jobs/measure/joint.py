@@ -40,6 +40,8 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import EVEN_SPLIT, Measuring, window_place
 from gpubalance.settings.requests import RunRequest
 
+# A single timing says nothing: such a window takes as long as it may.
+_NOISIEST = 1.0
 # So many steps longer takes a window after one of another split: on two fake GPUs.
 _STEPS_TO_CHANGE = 3
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
@@ -372,7 +374,7 @@ def expected_run(
     window_s = change_s + expected_window_s(rule, step_s, noise or 0.0)
     longest_s = window_s
     if noise is None:
-        longest_s = change_s + expected_window_s(rule, step_s, math.inf)
+        longest_s = change_s + expected_window_s(rule, step_s, _NOISIEST)
     seconds = settling_s + measuring.windows * splits * window_s
     most_windows = measuring.most_windows(splits * longest_s)
     most_s = settling_s + most_windows * splits * longest_s
