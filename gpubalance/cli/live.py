@@ -73,6 +73,7 @@ class Remaining:
         self._until_s = self._began_s
         self._later_s = 0.0  # for the phases after this one
         self._more_s = 0.0  # that all of them may take longer
+        self._later_more_s = 0.0  # that the later phases may
 
     def take(self, event: events.Event) -> None:
         """Notes a new phase, or a better estimate; any other event says nothing."""
@@ -84,10 +85,12 @@ class Remaining:
             self._until_s = now_s + event.left_s
             self._later_s = event.left_s - event.seconds
             self._more_s = event.left_more_s
+            self._later_more_s = event.left_more_s - event.more_s
         elif isinstance(event, events.TimeLeft):
             self._until_s = now_s + event.seconds
             self._later_s = event.later_s
             self._more_s = event.more_s
+            self._later_more_s = event.later_more_s
 
     @property
     def line(self) -> str:
@@ -107,6 +110,8 @@ class Remaining:
         rest = self._of_whole
         if phase.number == 1:
             rest = f"{self._whole} in all"
+        if phase.number == phase.of:
+            return f"{name}: about {rest}"
         longest_s = phase.seconds + phase.more_s
         phase_s = format_duration_range(phase.seconds, longest_s)
         return f"{name}: about {phase_s}; about {rest}"
@@ -122,7 +127,8 @@ class Remaining:
         if not self._phase.left_s:  # of a command whose end nobody knows
             return place
         left = f"about {self._of_whole}"
-        if self._until_s + self._more_s - time.monotonic() <= self._later_s:
+        most_s = self._until_s + self._more_s - time.monotonic()
+        if most_s <= self._later_s + self._later_more_s:
             left = "longer than expected"
         if place:
             return f"{place}, {left}"
@@ -150,7 +156,8 @@ class Remaining:
     @property
     def _most_left_s(self) -> float:
         """The seconds that are left if all takes as long as it may."""
-        return max(self._until_s + self._more_s - time.monotonic(), self._left_s)
+        most_s = self._until_s + self._more_s - time.monotonic()
+        return max(most_s, self._later_s + self._later_more_s, self._left_s)
 
     @property
     def _whole(self) -> str:
@@ -160,11 +167,7 @@ class Remaining:
     @property
     def _of_whole(self) -> str:
         left = format_duration_range(self._left_s, self._most_left_s)
-        whole = format_duration(self.whole_s)
-        number, unit = whole.split()
-        if left.endswith(f" {unit}"):
-            whole = number
-        return f"{left} of {whole} left"
+        return f"{left} of {format_duration(self.whole_s)} left"
 
 
 _REFRESHES_A_SECOND = 2

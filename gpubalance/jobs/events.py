@@ -55,9 +55,9 @@ class PhaseBegun(NamedTuple):
 class TimeLeft(NamedTuple):
     """About how many seconds the phase still needs, or up to `more_s` more.
 
-    After `Phases` it is the whole command, of which `later_s` are for later phases. A job whose
-    phase is the last but one gives `later_s`, and `later_more_s` that it may take longer, if it
-    knows them. `step_s` is about what a step of later phases takes; 0 if that is unknown.
+    After `Phases` it is the whole command, of which `later_s` are for later phases, which may take
+    up to `later_more_s` longer. A job whose phase is the last but one gives these two if it knows
+    them. `step_s` is about what a step of later phases takes; 0 if that is unknown.
     """
 
     seconds: float

@@ -49,6 +49,7 @@ _WINDOW_S = 5.0
 _WARM_UP_STEPS = 10
 _WINDOW_STEPS = 8
 _USUAL_ROUNDS = 2
+_STARTING_S = 0.1  # no worker starts in less
 _KEPT_DURATIONS = 500
 _DURATIONS = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
@@ -110,12 +111,12 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     start_s = warm_up_s + (_START_S if is_simulated else _GPU_START_S)
     window_s, together_s = _windows_s(request, step_s)
     windows_s = request.measuring.windows * together_s
+    pipeline_s = PIPELINE_S if request.settings.data else 0.0
     match request:
         case BalanceRequest():
             start_s = warm_up_s + (_ROUNDS_START_S if is_simulated else _GPU_START_S)
             round_s = request.round_s or max(_ROUND_S, _WINDOW_STEPS * step_s)
             rounds_s = start_s + _USUAL_ROUNDS * round_s
-            pipeline_s = PIPELINE_S if request.settings.data else 0.0
             return {"rounds": rounds_s, "proof": windows_s + pipeline_s}
         case LayersRequest():
             rounds_s = start_s + _USUAL_ROUNDS * (request.round_s + window_s)
@@ -127,7 +128,7 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
         case IndependentRequest():
             return {"independent": devices * start_s + windows_s}
         case RunRequest():
-            return {"run": start_s + windows_s}
+            return {"run": start_s + pipeline_s + windows_s}
 
 
 def _windows_s(
@@ -246,10 +247,9 @@ class Phases:
                 return
             event = self._begin(number, event)
         elif isinstance(event, TimeLeft):
+            self._estimate_present(event)
             self._estimate_by_steps(event)
-            later_s = self._later_s
-            more_s = event.more_s + self._later_more_s
-            event = TimeLeft(event.seconds + later_s, later_s, more_s=more_s)
+            event = self._with_later(event.seconds, event.more_s)
             self._until_s = self._clock() + event.seconds
             self._is_estimated = True
         self._correct()
@@ -297,14 +297,17 @@ class Phases:
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once.
 
-        So long takes each phase that probes another device.
+        So long takes each phase that probes another device. A probe in which no worker can have
+        started counts as none: a journal had all of it.
         """
         if self._number is None:
             return
         took_s = self._clock() - self._phase_began_s
         ended = self._phases[self._number]
-        self._took_s[ended.key] += took_s
         probing = self._probing
+        if ended.name in probing and took_s < _STARTING_S:
+            return
+        self._took_s[ended.key] += took_s
         if ended.name not in probing:
             return
         for number in range(self._next, len(self._phases)):
@@ -314,9 +317,11 @@ class Phases:
 
     @property
     def _probing(self) -> set[str]:
-        """The names of the phases that probe a balance's devices."""
-        if isinstance(self._request, BalanceRequest):
-            return set(phase_names(self._request.probe))
+        """The names of the phases that probe the devices of a balance or a cut."""
+        request = self._request
+        uncut = request.uncut if isinstance(request, LayersRequest) else request
+        if isinstance(uncut, BalanceRequest):
+            return set(phase_names(uncut.probe))
         return set()
 
     @property
@@ -343,8 +348,26 @@ class Phases:
         later = range(self._next, len(self._phases))
         return [self._phases[number] for number in later if number not in self._begun]
 
+    def _with_later(self, seconds: float, more_s: float = 0.0) -> TimeLeft:
+        """What is left of the present phase, with all later ones."""
+        return TimeLeft(
+            seconds + self._later_s,
+            self._later_s,
+            more_s=more_s + self._later_more_s,
+            later_more_s=self._later_more_s,
+        )
+
+    def _estimate_present(self, left: TimeLeft) -> None:
+        """Estimates the present phase by what the job says is left of it."""
+        if self._number is None:
+            return
+        whole_s = self._clock() - self._phase_began_s + left.seconds
+        changes = {"seconds": whole_s, "more_s": left.more_s}
+        phase = self._phases[self._number]
+        self._phases[self._number] = phase.model_copy(update=changes)
+
     def _estimate_by_steps(self, left: TimeLeft) -> None:
-        """Estimates the phases by what a step takes and what the present one will have taken.
+        """Estimates later phases by what a step takes and what the present one will have taken.
 
         So long takes each phase that probes another device, if that is only guessed so far.
         """
@@ -354,7 +377,7 @@ class Phases:
         probing = self._probing
         usual = {phase.key: phase for phase in phases_of(self._request)}
         known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
-        for number in range(self._number, len(self._phases)):
+        for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
             seconds = max(usual[phase.key].seconds, known[phase.key].seconds)
             if phase.name in probing:
@@ -395,9 +418,9 @@ class Phases:
             changes = {"seconds": times * phase.seconds, "more_s": times * phase.more_s}
             self._phases[number] = phase.model_copy(update=changes)
         self._is_estimated = False
-        left_s = _AGAIN * took_s + self._later_s
-        self._until_s = self._clock() + left_s
-        self._watch(TimeLeft(left_s, self._later_s, more_s=self._later_more_s))
+        left = self._with_later(_AGAIN * took_s)
+        self._until_s = self._clock() + left.seconds
+        self._watch(left)
 
     def _say_if_longer(self) -> None:
         if self._number is None or self._has_reported_longer:

@@ -82,6 +82,9 @@ def format_seconds(seconds: float | None) -> str:
     return f"{seconds * 1e6:.2g} µs"
 
 
+_NEARLY = 1.1  # a range no wider than so many times is one rough duration
+
+
 def format_duration(seconds: float) -> str:
     """A rough duration to come: `1 s`, `99 s`, `2 min`."""
     if seconds < 100:
@@ -90,10 +93,10 @@ def format_duration(seconds: float) -> str:
 
 
 def format_duration_range(least_s: float, most_s: float) -> str:
-    """Two rough durations to come: `14 to 30 s`, `80 s to 2 min`; one if both read alike."""
+    """Two rough durations to come: `14 to 30 s`, `80 s to 2 min`; one if they are nearly alike."""
     least = format_duration(least_s)
     most = format_duration(most_s)
-    if least == most:
+    if least == most or most_s < _NEARLY * least_s:
         return least
     number, unit = least.split()
     return f"{number if most.endswith(f' {unit}') else least} to {most}"

@@ -141,7 +141,7 @@ def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:
     assert command.left[-1].later_s == _usual_s()[3]
     # A round knows the proof of its split.
     command.phases(TimeLeft(5.0, 31.0, 0.3, 2.0, 12.0))
-    assert command.left[-1] == TimeLeft(36.0, 31.0, more_s=14.0)
+    assert command.left[-1] == TimeLeft(36.0, 31.0, 0.0, 14.0, 12.0)
     assert command.phase("proof", 0).seconds == 31.0
     command.phase("rounds", 0)
     assert command.phase("proof", 0, by_job_s=84.2).seconds == 84
@@ -191,7 +191,7 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     later_s = 6 * sum(_usual_s()[1:])
     # So are the two windows of 5 s that may follow, of two splits.
     left_s = 2 * _usual_s()[0] + later_s
-    assert command.left == [TimeLeft(left_s, later_s, more_s=6 * 20.0)]
+    assert command.left == [TimeLeft(left_s, later_s, 0.0, 6 * 20.0, 6 * 20.0)]
     begun = command.phase(NAMES[1], 100 * _usual_s()[1])
     # The other device's probe takes as long as this one did.
     took_s = 4 * _usual_s()[0]

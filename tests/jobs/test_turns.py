@@ -139,7 +139,7 @@ def test_what_is_left_is_as_long_as_the_last_windows() -> None:
     told = [one for one in found.events if isinstance(one, TimeLeft)]
     # Two may follow the planned three; after four no other does.
     assert [one.seconds for one in told[::2]] == pytest.approx([6.3, 2.2, 1.1, 1.1])
-    more_s = [4.2, 2.2, 2.2, 2.2, 2.2, 1.1, 1.1, 0.0]
+    more_s = [4.2, 2.2, 2.2, 2.2, 2.2, 1.1, 1.1]
     assert [one.more_s for one in told] == pytest.approx(more_s)
 
 

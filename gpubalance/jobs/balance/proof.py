@@ -9,8 +9,12 @@ from typing import cast
 from gpubalance.errors import GpubalanceError, OutOfMemory
 from gpubalance.jobs.balance.rounds import BalanceRounds, TriedSplit, even_is_faster
 from gpubalance.jobs.endings import attach_partial
-from gpubalance.jobs.events import Doing, PhaseBegun
-from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
+from gpubalance.jobs.events import Doing, PhaseBegun, TimeLeft
+from gpubalance.jobs.measure.input_pipeline import (
+    PIPELINE_S,
+    held_against,
+    measure_input_pipeline,
+)
 from gpubalance.jobs.measure.joint import ExpectedRun, JointRun
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
@@ -69,7 +73,8 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     expected = _expected_proof(rounds, split)
     begun = PhaseBegun("proof", seconds=expected.seconds, more_s=expected.more_s)
     rounds.watch(begun)
-    rounds.watch(Doing(f"proving {split} in a final run, in turns with the even split"))
+    in_turns = "" if rounds.is_proven_alone(split) else ", in turns with the even split"
+    rounds.watch(Doing(f"proving {split} in a final run{in_turns}"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)
@@ -194,6 +199,7 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     request = rounds.request
     # The proof, with batches on the devices, does not show the pipeline.
     if request.settings.data is not None:
+        rounds.watch(TimeLeft(PIPELINE_S))
         worker_group = rounds.joint_workers.gather(split)
         alone = measure_input_pipeline(worker_group, split.global_batch, rounds.watch)
         solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)

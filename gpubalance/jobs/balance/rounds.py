@@ -200,12 +200,15 @@ class BalanceRounds:
 
         `noise` is that of `expected_run`.
         """
-        measuring = self.request.measuring
-        even = BatchSplit.even(split.global_batch, len(split.used))
-        has_baseline = measuring.baseline == "even" and even != split.without_idle
-        expected = expected_run(measuring, step_s, noise, 2 if has_baseline else 1)
+        splits = 1 if self.is_proven_alone(split) else 2
+        expected = expected_run(self.request.measuring, step_s, noise, splits)
         pipeline_s = PIPELINE_S if self.request.settings.data else 0.0
         return expected._replace(seconds=expected.seconds + pipeline_s)
+
+    def is_proven_alone(self, split: BatchSplit) -> bool:
+        """Whether a proof of the split has no baseline: it is the even split, or none is wanted."""
+        even = BatchSplit.even(split.global_batch, len(split.used))
+        return self.request.measuring.baseline == "none" or even == split.without_idle
 
     def _measured(self, split: BatchSplit) -> TriedSplit:
         left_at = partial(self._left_once_warm, split)

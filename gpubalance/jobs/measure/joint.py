@@ -266,7 +266,10 @@ class Interleaved:
                 # Whoever asks for windows of `duration_s` seconds has not asked for a precision,
                 # and hears nothing of it.
                 if half_width <= PRECISE_ENOUGH and self._measuring.duration_s is None:
-                    known_after = f"{_KNOWN} after {complete} measurement windows"
+                    windows = f"{complete} measurement windows"
+                    if complete == 1:
+                        windows = "a measurement window"
+                    known_after = f"{_KNOWN} after {windows}"
                     measurer.watch(Doing(known_after))
                 reason = self._reason_if_imprecise(complete)
                 if reason is None and not repeated_for_throttling:
@@ -300,7 +303,9 @@ class Interleaved:
             measurer.watch(_event(measurer, workloads, number, self._planned))
             if number == 1:
                 self._after_first(workloads)
-        measurer.watch(self._time_left(number))
+        left = self._time_left(number)
+        if left.seconds:  # else the phase would be called late, which is not over yet
+            measurer.watch(left)
 
     def _time_left(self, number: int) -> TimeLeft:
         """The seconds of all windows that are left while window `number` is measured.

@@ -99,8 +99,8 @@ class Measurer:
 
     What `take` measures is in the `journal` before anything else is measured, and what an
     interrupted command left there is not measured again. `windows` has those of each workload so
-    far, `resumed` how many of each came from the journal. `took_s` is how long the last window took
-    that was measured now, with all that came before its first step. `overlap_s` is for how long
+    far, `resumed` how many of each came from the journal. `took_s` is how long the last window of
+    each took, with all that came before its first step. `overlap_s` is for how long
     several workloads were measured at once. `facts` has what workers said of their models, by the
     number of their group. `current` is what is measured now, or was when an error came.
     """
@@ -197,8 +197,10 @@ class Measurer:
                 self.watch(Doing(doing))
             began_s = time.monotonic()
             taken = self._measure_now(workloads, rule)
-            self.took_s[workloads] = time.monotonic() - began_s
+            took_s = time.monotonic() - began_s
+            taken = taken.model_copy(update={"took_s": took_s})
             self.journal.keep(key, taken)
+        self.took_s[workloads] = taken.took_s
         self.overlap_s += taken.overlap_s
         for workload, window in zip(workloads, taken.windows, strict=True):
             self.windows[workload].append(window)

@@ -105,10 +105,12 @@ class Window(Record):
 class InterleavedRound(Record):
     """The windows of workloads that were measured at the same time; mostly it is only one.
 
-    It is written to the journal as it is. `overlap_s` is for how long all were measured.
+    It is written to the journal as it is. `overlap_s` is for how long all were measured, `took_s`
+    how long that took with all that came before the first step.
     """
 
     overlap_s: Seconds = 0.0
+    took_s: Seconds = 0.0
     windows: Annotated[tuple[Window, ...], Field(min_length=1)]
 
     @property
