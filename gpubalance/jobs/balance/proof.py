@@ -73,8 +73,10 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     expected = _expected_proof(rounds, split)
     begun = PhaseBegun("proof", seconds=expected.seconds, more_s=expected.more_s)
     rounds.watch(begun)
-    in_turns = "" if rounds.is_proven_alone(split) else ", in turns with the even split"
-    rounds.watch(Doing(f"proving {split} in a final run{in_turns}"))
+    beside = ", interleaved with the even split"
+    if rounds.is_proven_alone(split):
+        beside = ""
+    rounds.watch(Doing(f"proving {split} in a final run{beside}"))
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)
