@@ -22,11 +22,13 @@ from gpubalance.workers.messages import Ready
 class Doing(NamedTuple):
     """What the job is doing now, and why.
 
-    `stays`: the text still matters after the command has ended.
+    `stays`: the text still matters after the command has ended. `resumes`: what follows is not
+    measured from its beginning, as a journal has a part of it.
     """
 
     text: str
     stays: bool = False
+    resumes: bool = False
 
 
 class Starting(NamedTuple):

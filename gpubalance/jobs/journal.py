@@ -213,7 +213,7 @@ class Journal:
             nothing = "nothing unfinished was found for these devices and settings"
             text = f"{nothing}: starting from the beginning"
         if text:
-            self.watch(Doing(text, stays=True))
+            self.watch(Doing(text, stays=True, resumes=self.resumed))
 
     def close(self) -> None:
         """Closes the file, which stays, and lets other processes have the journal."""

@@ -49,7 +49,6 @@ _WINDOW_S = 5.0
 _WARM_UP_STEPS = 10
 _WINDOW_STEPS = 8
 _USUAL_ROUNDS = 2
-_STARTING_S = 0.1  # no worker starts in less
 _KEPT_DURATIONS = 500
 _DURATIONS = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
@@ -220,7 +219,7 @@ class Phases:
         self._phases = phases_of(request)
         self._watch = watch
         self._clock = clock
-        self._resumed = resumed
+        self._resumed = False
         self._took_s = defaultdict[str, float](float)  # by the phases' keys
         self._number: int | None = None
         self._begun: set[int] = set()
@@ -228,13 +227,16 @@ class Phases:
         self._phase_began_s = 0.0
         self._until_s = 0.0
         self._announced_s = 0.0
+        self._has_told = False  # of the present phase, how long it still takes
         self._is_by_steps = False
         self._is_estimated = False  # by the job, which has measured
         self._expected_whole_s = (
             0.0  # the longest whole time that was told as longer than announced
         )
-        self._is_corrected = resumed
-        self._has_reported_longer = resumed
+        self._is_corrected = False
+        self._has_reported_longer = False
+        if resumed:
+            self._resume()
         measuring = request if isinstance(request, ProbeRequest) else request.measuring
         limit_s = None if resumed else measuring.time_limit_s
         self._limit_s = math.inf if limit_s is None else limit_s
@@ -246,6 +248,8 @@ class Phases:
             if number == self._number:
                 return
             event = self._begin(number, event)
+        elif isinstance(event, Doing) and event.resumes:
+            self._resume()
         elif isinstance(event, TimeLeft):
             self._estimate_present(event)
             self._estimate_by_steps(event)
@@ -259,6 +263,10 @@ class Phases:
             self._limit_s = math.inf
             text = "that is longer than --time-limit, which will end the command early"
             self._watch(Doing(text, stays=True))
+
+    def _resume(self) -> None:
+        """Announces no times from now on, and keeps none."""
+        self._resumed = self._is_corrected = self._has_reported_longer = True
 
     def keep(self) -> None:
         """Ends the command, and keeps how long its phases took for the next time."""
@@ -274,6 +282,7 @@ class Phases:
             self._announced_s = sum(phase.seconds for phase in self._phases)
         self._end()
         self._number = number
+        self._has_told = False
         self._begun.add(number)
         self._phase_began_s = self._clock()
         phase = self._phases[number]
@@ -297,18 +306,16 @@ class Phases:
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once.
 
-        So long takes each phase that probes another device. A probe in which no worker can have
-        started counts as none: a journal had all of it.
+        So long takes each phase that probes another device, unless the job never told how long this
+        one still takes: such a device failed at once.
         """
         if self._number is None:
             return
         took_s = self._clock() - self._phase_began_s
         ended = self._phases[self._number]
-        probing = self._probing
-        if ended.name in probing and took_s < _STARTING_S:
-            return
         self._took_s[ended.key] += took_s
-        if ended.name not in probing:
+        probing = self._probing
+        if ended.name not in probing or not self._has_told:
             return
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
@@ -361,6 +368,7 @@ class Phases:
         """Estimates the present phase by what the job says is left of it."""
         if self._number is None:
             return
+        self._has_told = True
         whole_s = self._clock() - self._phase_began_s + left.seconds
         changes = {"seconds": whole_s, "more_s": left.more_s}
         phase = self._phases[self._number]

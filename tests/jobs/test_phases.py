@@ -193,10 +193,7 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
     left_s = 2 * _usual_s()[0] + later_s
     assert command.left == [TimeLeft(left_s, later_s, 0.0, 6 * 20.0, 6 * 20.0)]
     begun = command.phase(NAMES[1], 100 * _usual_s()[1])
-    # The other device's probe takes as long as this one did.
-    took_s = 4 * _usual_s()[0]
-    left_s = took_s + later_s - 6 * _usual_s()[1]
-    assert (begun.seconds, begun.left_s) == (took_s, left_s)
+    assert (begun.seconds, begun.left_s) == (6 * _usual_s()[1], later_s)
     command.phases(Doing("overdue"))
     assert len(command.left) == 1
 
@@ -224,3 +221,12 @@ def test_damaged_durations_are_as_none(content: str) -> None:
     usual_s = _usual_s()
     (state_folder("durations") / "phases.json").write_text(content)
     assert _usual_s() == usual_s
+
+
+def test_what_a_journal_has_a_part_of_tells_no_time_and_is_no_measure() -> None:
+    command = Command()
+    command.phases(Doing("continuing an unfinished measurement", resumes=True))
+    begun = [command.phase(name, 0.01) for name in NAMES]
+    assert {(one.seconds, one.left_s) for one in begun} == {(0.0, 0.0)}
+    command.phases.keep()
+    assert [phase.seconds for phase in phases_of(REQUEST)] == _usual_s()
