@@ -153,8 +153,8 @@ def test_no_window_of_a_long_proof_follows(monkeypatch: pytest.MonkeyPatch) -> N
 def test_how_long_a_run_takes_is_expected_by_its_noise() -> None:
     """A step takes 0.8 s; two of a window are stamped."""
     expected = partial(expected_run, Measuring(windows=2), 0.8, splits=1)
-    # The fewest timings; beside another split three steps more, and three that settle it
-    both = (2.4 + 2 * 2 * 8.0, 2 * 2 * 8.0, 8.0)
+    # The fewest timings; beside another split three to six steps more, and three that settle it
+    both = (2.4 + 4 * 8.0, 8 * 10.4 - 4 * 8.0, 8.0)
     assert expected(noise=0.01, splits=2) == pytest.approx(both)
     assert expected(noise=0.015) == pytest.approx(
         (2 * 8.8, 2 * 8.8, 8.8)

@@ -42,7 +42,8 @@ from gpubalance.settings.requests import RunRequest
 
 # A single timing says nothing: such a window takes as long as it may.
 _NOISIEST = 1.0
-# So many steps longer takes a window after one of another split: on two fake GPUs.
+# So many steps longer, up to twice as many, takes a window after one of another split: measured on
+# two fake GPUs.
 _STEPS_TO_CHANGE = 3
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
@@ -310,7 +311,8 @@ class Interleaved:
     def _time_left(self, number: int) -> TimeLeft:
         """The seconds of all windows that are left while window `number` is measured.
 
-        These are the planned windows; `more_s` are those that may follow.
+        These are the planned windows. `more_s` are those that may follow, and what all take longer
+        if each is as long as the longest: a window is longer after one of another set.
         """
         seconds = self._seconds_of_windows()
         least = most = max(self._planned, number)
@@ -324,7 +326,7 @@ class Interleaved:
         for workloads, window_s in seconds.items():
             count = self._measurer.window_count(workloads)
             least_s += max(0, least - count) * window_s
-            most_s += max(0, most - count) * window_s
+            most_s += max(0, most - count) * max(seconds.values())
         return TimeLeft(least_s, more_s=most_s - least_s)
 
     def _seconds_of_windows(self) -> dict[MeasuredTogether, float]:
@@ -380,6 +382,7 @@ def expected_run(
     longest_s = window_s
     if noise is None:
         longest_s = change_s + expected_window_s(rule, step_s, _NOISIEST)
+    longest_s += change_s
     seconds = settling_s + measuring.windows * splits * window_s
     most_windows = measuring.most_windows(splits * longest_s)
     most_s = settling_s + most_windows * splits * longest_s
