@@ -146,7 +146,11 @@ class Remaining:
         """About how long all of it takes, at most; 0 before the first phase."""
         if not self._phase.name:
             return 0.0
-        return time.monotonic() - self._began_s + self._most_left_s
+        return self._took_s + self._most_left_s
+
+    @property
+    def _took_s(self) -> float:
+        return time.monotonic() - self._began_s
 
     @property
     def _left_s(self) -> float:
@@ -161,8 +165,7 @@ class Remaining:
 
     @property
     def _whole(self) -> str:
-        least_s = self.whole_s - self._most_left_s + self._left_s
-        return format_duration_range(least_s, self.whole_s)
+        return format_duration_range(self._took_s + self._left_s, self.whole_s)
 
     @property
     def _of_whole(self) -> str:

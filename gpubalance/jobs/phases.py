@@ -227,6 +227,7 @@ class Phases:
         self._phase_began_s = 0.0
         self._until_s = 0.0
         self._announced_s = 0.0
+        self._announced_most_s = 0.0
         self._has_told = False  # of the present phase, how long it still takes
         self._is_by_steps = False
         self._is_estimated = False  # by the job, which has measured
@@ -280,6 +281,8 @@ class Phases:
             number = 0
             self._began_s = self._clock()
             self._announced_s = sum(phase.seconds for phase in self._phases)
+            more_s = sum(phase.more_s for phase in self._phases)
+            self._announced_most_s = self._announced_s + more_s
         self._end()
         self._number = number
         self._has_told = False
@@ -403,6 +406,8 @@ class Phases:
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True
+        if whole_s <= self._announced_most_s:
+            return
         if whole_s > max(_OTHER * self._announced_s, self._expected_whole_s):
             self._announced_s = whole_s
             duration = format_duration(whole_s)

@@ -170,6 +170,12 @@ def test_no_number_is_told_before_steps_tell_it_and_none_is_lower() -> None:
     silent.phases(TimeLeft(10.0, step_s=0.1))
     assert silent.told[2:][0].startswith("by its first steps: about ")
 
+    for left_s, told in ((1.0, 0), (3.0, 1)):  # 72 and 76 s in all, of 54 to 74
+        steady = Command()
+        steady.phase(NAMES[0], 20)
+        steady.phases(TimeLeft(left_s, step_s=0.01))
+        assert len(steady.told) == told
+
     by_job = Command()
     by_job.phase(NAMES[0], 10)
     by_job.phases(TimeLeft(500.0))
