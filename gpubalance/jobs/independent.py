@@ -19,7 +19,7 @@ from gpubalance.jobs.endings import attach_partial, one_error
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, Watch, one_at_a_time
 from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.measure import figures
-from gpubalance.jobs.measure.joint import Interleaved
+from gpubalance.jobs.measure.joint import InterleavedWindows
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.trace import trace
 from gpubalance.jobs.measure.warnings import (
@@ -318,7 +318,7 @@ def measure_all(found: Found) -> None:
         drop_out(found, error)
     while found.going:
         try:
-            Interleaved(
+            InterleavedWindows(
                 measurer,
                 alone_and_at_once(found.going),
                 measuring,

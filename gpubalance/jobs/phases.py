@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft, Watch
 from gpubalance.jobs.journal import content_key
-from gpubalance.jobs.measure.input_pipeline import PIPELINE_S
+from gpubalance.jobs.measure.input_pipeline import USUAL_PIPELINE_S
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
@@ -110,7 +110,7 @@ def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
     start_s = warm_up_s + (_START_S if is_simulated else _GPU_START_S)
     window_s, together_s = _windows_s(request, step_s)
     windows_s = request.measuring.windows * together_s
-    pipeline_s = PIPELINE_S if request.settings.data else 0.0
+    pipeline_s = USUAL_PIPELINE_S if request.settings.data else 0.0
     match request:
         case BalanceRequest():
             start_s = warm_up_s + (_ROUNDS_START_S if is_simulated else _GPU_START_S)
@@ -406,9 +406,8 @@ class Phases:
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True
-        if whole_s <= self._announced_most_s:
-            return
-        if whole_s > max(_OTHER * self._announced_s, self._expected_whole_s):
+        expected_s = max(self._announced_most_s, self._expected_whole_s)
+        if whole_s > max(_OTHER * self._announced_s, expected_s):
             self._announced_s = whole_s
             duration = format_duration(whole_s)
             self._watch(

@@ -17,14 +17,14 @@ import time  # noqa: E402
 from concurrent.futures import ThreadPoolExecutor  # noqa: E402
 
 # The others' Python may start that much later
-WITHIN_S = 10.0
+_WITHIN_S = 10.0
 _AGAIN_AFTER_S = 0.2
 
 
 def main() -> None:
     """Ends when all have connected, or after that time."""
     own, *others = sys.argv[1:]
-    until_s = time.monotonic() + WITHIN_S
+    until_s = time.monotonic() + _WITHIN_S
     with (
         _listening(own, len(others)) as server,
         ThreadPoolExecutor(len(others) + 1) as threads,

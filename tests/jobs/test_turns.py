@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, WindowDone
-from gpubalance.jobs.measure.joint import Interleaved, expected_run
+from gpubalance.jobs.measure.joint import InterleavedWindows, expected_run
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import MeasuredTogether, Window, Workload
@@ -83,7 +83,7 @@ def measured(
     measurer = Scripted(windows)
     turns: list[MeasuredTogether] = [(workload,) for workload in windows]
     how = measuring or Measuring()
-    Interleaved(
+    InterleavedWindows(
         measurer, turns, how, lambda window, what: f"{what}: {window}"
     ).measure()
     return measurer
@@ -190,7 +190,7 @@ def test_windows_from_before_count_and_the_first_ones_are_looked_at() -> None:
     measurer.windows[OWN] += [LEVEL, LEVEL]
     turns: list[MeasuredTogether] = [(OWN,), (EVEN,)]
     once = Measuring(windows=1)
-    Interleaved(
+    InterleavedWindows(
         measurer, turns, once, lambda window, _: window, looked.append
     ).measure()
     # Two of its own are there already: of the other as many are asked for.
@@ -206,7 +206,7 @@ def test_what_is_told_of_models_of_their_own_and_of_a_cut() -> None:
     one = window(devices=1, memory_peak_bytes=(77,))
     measurer = Scripted({workload: [one] for workload in alone})
     once = Measuring(windows=1)
-    Interleaved(measurer, [tuple(alone)], once, lambda _, what: what).measure()
+    InterleavedWindows(measurer, [tuple(alone)], once, lambda _, what: what).measure()
     assert measurer.taken == ["all 2 devices at once"]
     done: Any = next(one for one in measurer.events if isinstance(one, WindowDone))
     assert (done.number, done.of, done.name) == (1, 1, "at once")

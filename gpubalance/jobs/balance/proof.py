@@ -11,7 +11,7 @@ from gpubalance.jobs.balance.rounds import BalanceRounds, TriedSplit, even_is_fa
 from gpubalance.jobs.endings import attach_partial
 from gpubalance.jobs.events import Doing, PhaseBegun, TimeLeft
 from gpubalance.jobs.measure.input_pipeline import (
-    PIPELINE_S,
+    USUAL_PIPELINE_S,
     held_against,
     measure_input_pipeline,
 )
@@ -201,7 +201,7 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     request = rounds.request
     # The proof, with batches on the devices, does not show the pipeline.
     if request.settings.data is not None:
-        rounds.watch(TimeLeft(PIPELINE_S))
+        rounds.watch(TimeLeft(USUAL_PIPELINE_S))
         worker_group = rounds.joint_workers.gather(split)
         alone = measure_input_pipeline(worker_group, split.global_batch, rounds.watch)
         solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)

@@ -10,7 +10,7 @@ from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import Doing, PhaseBegun, RecordDone, TimeLeft
 from gpubalance.jobs.journal import content_key
 from gpubalance.jobs.measure.figures import measurement
-from gpubalance.jobs.measure.input_pipeline import PIPELINE_S
+from gpubalance.jobs.measure.input_pipeline import USUAL_PIPELINE_S
 from gpubalance.jobs.measure.joint import ExpectedRun, expected_run
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.out_of_memory import FittingSize, JointMemorySearch
@@ -37,7 +37,7 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 
 # The time left is told as if a balance had one round up to so many: the number is not known before.
-_USUAL_ROUNDS = 3
+_FORESEEN_ROUNDS = 3
 # Until a step of all devices is measured, it may take so many times what is predicted. Two devices
 # that shared two processor cores took 1.9 times as long.
 _SLOWER_TOGETHER = 1.5
@@ -144,8 +144,7 @@ class BalanceRounds:
         if is_known:
             begun = begun._replace(seconds=left.seconds, more_s=left.more_s)
         self.watch(begun)
-        # From the step time in `TimeLeft` the time of later phases is estimated, here of the proof.
-        # Until now it was a step time of the probe.
+        # It has the proof's time by this split's step: until now that was by a step of the probe.
         self.watch(left)
         why = " once more" if self.estimates.has(split) else ""
         left_out = self.estimates.left_out_of_measured_superset(split)
@@ -189,7 +188,7 @@ class BalanceRounds:
         """See `_left`, when the split has been warmed up."""
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = expected_window_s(rule, step_s)
-        follow_s = max(0, _USUAL_ROUNDS - len(self.records) - 1) * round_s
+        follow_s = max(0, _FORESEEN_ROUNDS - len(self.records) - 1) * round_s
         proof = self.expected_proof(split, step_s)
         return TimeLeft(round_s, proof.seconds, step_s, follow_s, proof.more_s)
 
@@ -202,7 +201,7 @@ class BalanceRounds:
         """
         splits = 1 if self.is_proven_alone(split) else 2
         expected = expected_run(self.request.measuring, step_s, noise, splits)
-        pipeline_s = PIPELINE_S if self.request.settings.data else 0.0
+        pipeline_s = USUAL_PIPELINE_S if self.request.settings.data else 0.0
         return expected._replace(seconds=expected.seconds + pipeline_s)
 
     def is_proven_alone(self, split: BatchSplit) -> bool:
@@ -421,8 +420,8 @@ def measure_split(
 
     If `seconds` is None, it measures until the step time is known within ± 0.5 %, or for 3 s. But
     it always takes the fewest timings that `StoppingRule.of_round` allows, even if they take longer
-    than 3 s. `left_at` tells what is left by the time of a warm step; without it that is the
-    measurement.
+    than 3 s. `left_at` makes the TimeLeft to report from the seconds of a warm step; without it,
+    what is left is this measurement.
     """
     run_request = joint_workers.run_request(split).without_idle
     measurer = Measurer(
@@ -436,8 +435,11 @@ def measure_split(
     measurer.warm_up(workload)
     step_s = measurer.warm_up_of(workload).step_s
     if step_s:  # it was not warm
-        left = TimeLeft(expected_window_s(rule, step_s), step_s=step_s)
-        joint_workers.watch(left if left_at is None else left_at(step_s))
+        if left_at is None:
+            left = TimeLeft(expected_window_s(rule, step_s), step_s=step_s)
+        else:
+            left = left_at(step_s)
+        joint_workers.watch(left)
     window = measurer.measure(workload, rule)
     sensors = measurer.sensors(workload)
     # The workload has only the devices with samples. In the result they keep their numbers among

@@ -20,7 +20,7 @@ from gpubalance.jobs.measure.figures import (
     step_times_s,
     throughput_of,
 )
-from gpubalance.jobs.measure.joint import Interleaved
+from gpubalance.jobs.measure.joint import InterleavedWindows
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import Workload
@@ -324,7 +324,7 @@ class CutRounds:
         self.watch(Doing(f"proving {cut_text(cut.placed, self.request.devices)}"))
         try:
             sets = [(cut.workload,)]
-            Interleaved(cut.measurer, sets, self.request.measuring).measure()
+            InterleavedWindows(cut.measurer, sets, self.request.measuring).measure()
         except OutOfMemory as error:
             self._ran_out(cut.placed, error.replica)
             return False

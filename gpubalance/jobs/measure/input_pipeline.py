@@ -15,7 +15,7 @@ from gpubalance.workers.messages import PrefetchedAll, Pull
 from gpubalance.workers.worker import Worker
 from gpubalance.workers.worker_group import WorkerGroup
 
-PIPELINE_S = 6.0  # that it usually takes
+USUAL_PIPELINE_S = 6.0  # of measuring it alone
 WARM_UP_S = 2.0  # meanwhile tf.data tunes its parallelism
 _ROUND_S = 2.0
 _LEAST_PULLS = 5

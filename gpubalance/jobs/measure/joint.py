@@ -1,6 +1,6 @@
 """Measures workloads interleaved, window by window, until their step times are precise.
 
-`JointRun` does so with a split and its baseline, the even split. `Interleaved` also measures
+`JointRun` does so with a split and its baseline, the even split. `InterleavedWindows` also measures
 independent models, one a device (jobs/independent), and cut models (jobs/layers).
 """
 
@@ -130,7 +130,7 @@ class JointRun:
         interleaved: list[MeasuredTogether] = []
         for workload in self.state.workloads():
             interleaved.append((workload,))
-        Interleaved(
+        InterleavedWindows(
             self.measurer,
             interleaved,
             self.request.measuring,
@@ -213,7 +213,7 @@ class JointRun:
         return even
 
 
-class Interleaved:
+class InterleavedWindows:
     """Measures window 1 of each set of workloads, then window 2 of each: drift affects all alike.
 
     A set has the workloads that are measured at the same time, usually one.
@@ -379,10 +379,8 @@ def expected_run(
         change_s = _STEPS_TO_CHANGE * step_s
         settling_s = SETTLING_STEPS * step_s  # of the other split
     window_s = change_s + expected_window_s(rule, step_s, noise or 0.0)
-    longest_s = window_s
-    if noise is None:
-        longest_s = change_s + expected_window_s(rule, step_s, _NOISIEST)
-    longest_s += change_s
+    most_noise = _NOISIEST if noise is None else noise
+    longest_s = 2 * change_s + expected_window_s(rule, step_s, most_noise)
     seconds = settling_s + measuring.windows * splits * window_s
     most_windows = measuring.most_windows(splits * longest_s)
     most_s = settling_s + most_windows * splits * longest_s
