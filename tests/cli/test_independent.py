@@ -116,9 +116,9 @@ def test_what_counts_was_measured_at_once_also_in_tensorboard(tmp_path: Path) ->
     assert len(list(traces.glob("plugins/profile/*/*.xplane.pb"))) == 2
     for replica in result["replicas"]:
         times = replica["step_time_s"]
-        timed_s = sum(times["samples"]) * times["steps_per_sample"]
-        # The stand-in tells what a step should take, and sleeps that but for some microseconds.
-        assert timed_s <= 1.001 * result["overlap_s"]
+        timings_s = [sample * times["steps_per_sample"] for sample in times["samples"]]
+        # One that both did not measure would be too much; some milliseconds come late on a busy machine.
+        assert sum(timings_s) < result["overlap_s"] + min(timings_s) / 2
         # They take turns, each alone first.
         assert replica["solo_step_time_s"]["at_s"][0] < times["at_s"][0]
 
