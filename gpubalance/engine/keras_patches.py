@@ -232,7 +232,7 @@ def taking_keys_at_once() -> contextlib.AbstractContextManager[None]:
 
 
 class _KeysOfSums:
-    """Gives the sums of one traced function their keys, from one capture for each device.
+    """Gives the sums of one traced function their keys, from one capture for all devices.
 
     By a key the devices of a sum find each other, so each sum of each call has a new one.
     TensorFlow captures each by itself: some 50 µs of the host for each sum on each device. Here a
@@ -240,7 +240,10 @@ class _KeysOfSums:
     """
 
     def __init__(self) -> None:
-        self._keys: dict[int, _Keys] = {}  # by the id of the device's launcher
+        self._graph: Any = None  # of the function's first sum
+        self._captured_keys: Any = None  # int32 [devices], each device's first key of a call
+        self._launchers: list[Any] = []  # one for each device
+        self._sums: list[int] = []  # of each device
 
     def of_next(self, original: Any, launcher: Any) -> Any:
         """A key for the next sum of the device that the launcher has."""
@@ -250,42 +253,38 @@ class _KeysOfSums:
             return original(launcher)
         if not launcher._use_unique_instance_key():
             return original(launcher)
-        keys = self._keys.setdefault(id(launcher), _Keys(launcher, graph))
-        return keys.next() if keys.graph is graph else original(launcher)
-
-
-class _Keys:
-    def __init__(self, launcher: Any, graph: Any) -> None:
-        self._launcher = launcher
-        self.graph = graph
-        self._count = 0
-        self._first: Any = None
-
-    def next(self) -> Any:
-        if self._first is None:
-            self._first = self._captured(self.graph)
-        place = self._count
-        self._count += 1
+        if self._graph is None:
+            self._graph = graph
+            self._captured_keys = self._captured(graph)
+        if graph is not self._graph:
+            return original(launcher)
+        if launcher not in self._launchers:
+            self._launchers.append(launcher)
+            self._sums.append(0)
+        device = self._launchers.index(launcher)
+        sums_before = self._sums[device]
+        self._sums[device] += 1
         with tf.device("CPU:0"):
-            return self._first + place if place else self._first
+            return self._captured_keys[device] + sums_before
 
     def _captured(self, graph: Any) -> Any:
-        spec = tf.TensorSpec([], tf.int32)
+        spec = tf.TensorSpec([None], tf.int32)
         return graph.capture_call_time_value(self._reserved, spec)
 
     def _reserved(self) -> Any:
-        """The first of the keys of a call."""
+        """Each device's first key of a call."""
         graph = tf.compat.v1.get_default_graph()
         if not tf.executing_eagerly():  # a function is traced that calls this one
             return self._captured(graph)
-        launcher = self._launcher
-        keys = launcher._collective_keys
-        with keys._lock:
-            of_device = keys._instance_key_table[launcher._group_key]
-            first = of_device[launcher._device]
-            of_device[launcher._device] += self._count
+        first_keys = []
+        for launcher, sums in zip(self._launchers, self._sums, strict=True):
+            keys = launcher._collective_keys
+            with keys._lock:
+                next_keys = keys._instance_key_table[launcher._group_key]
+                first_keys.append(next_keys[launcher._device])
+                next_keys[launcher._device] += sums
         with tf.device("CPU:0"):
-            return tf.constant(first, tf.int32)
+            return tf.constant(first_keys, tf.int32)
 
 
 mask_of = masking.get_keras_mask  # that a layer put on a tensor, or None

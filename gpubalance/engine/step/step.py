@@ -163,7 +163,7 @@ def training(
             nullcontext() if kind.unmodified else optimizer_applies_without_summing()
         )
         # The replicas find each other in a sum by TensorFlow's collective keys. Capturing the keys
-        # once for each device, instead of once for each of its sums, saves some 50 µs a sum.
+        # of all sums and devices at once saves some 50 µs a sum, and 15 µs a device.
         with applying, taking_keys_at_once():
             log_totals, stamps, unsummed = replicas.strategy.run(
                 on_replica, (values, micro_batches)
