@@ -26,7 +26,7 @@ from gpubalance.jobs import events
 from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.journal import Journal, journal_of
 from gpubalance.jobs.phases import Phases, estimate, estimate_of_queue
-from gpubalance.numbers.units import format_duration_range
+from gpubalance.numbers.units import NO_TIME
 from gpubalance.render.table import WIDTH, prose, table
 from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.common import Warning_
@@ -102,16 +102,12 @@ def _text(estimated: Estimate, request: MeasureRequest) -> str:
         lines += prose(plan, WIDTH, "  ")
     no_head = ("", "")
     rows = [no_head]
-    more_s = 0.0
+    whole = NO_TIME
     for phase in estimated.phases:
-        more_s += phase.more_s
-        longest_s = phase.seconds + phase.more_s
-        seconds = format_duration_range(phase.seconds, longest_s)
-        rows.append((phase.name, f"about {seconds}"))
+        whole += phase.duration
+        rows.append((phase.name, f"about {phase.duration}"))
     lines += table(rows, left=(0, 1), indent="  ")[1:]
     lines += _guessed(estimated)
-    whole_s = estimated.seconds or 0.0
-    whole = format_duration_range(whole_s, whole_s + more_s)
     lines.append(f"about {whole} in all; nothing was run")
     return "\n".join(lines)
 

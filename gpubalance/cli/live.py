@@ -12,7 +12,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpubalance.jobs import events
-from gpubalance.numbers.units import format_duration, format_duration_range
+from gpubalance.numbers.units import NO_TIME, DurationRange, format_duration
 from gpubalance.render.live import (
     OWN,
     DeviceRow,
@@ -70,10 +70,9 @@ class Remaining:
     def __init__(self) -> None:
         self._phase = events.PhaseBegun("", 1, 0)
         self._began_s = time.monotonic()
-        self._until_s = self._began_s
-        self._later_s = 0.0  # for the phases after this one
-        self._more_s = 0.0  # that all of them may take longer
-        self._later_more_s = 0.0  # that the later phases may
+        self._told_s = self._began_s
+        self._left_when_told = NO_TIME
+        self._later = NO_TIME  # for the phases after this one
 
     def take(self, event: events.Event) -> None:
         """Notes a new phase, or a better estimate; any other event says nothing."""
@@ -82,15 +81,13 @@ class Remaining:
             if not self._phase.name:
                 self._began_s = now_s
             self._phase = event
-            self._until_s = now_s + event.left_s
-            self._later_s = event.left_s - event.seconds
-            self._more_s = event.left_more_s
-            self._later_more_s = event.left_more_s - event.more_s
+            self._told_s = now_s
+            self._later = event.later
+            self._left_when_told = (event.duration or NO_TIME) + event.later
         elif isinstance(event, events.TimeLeft):
-            self._until_s = now_s + event.seconds
-            self._later_s = event.later_s
-            self._more_s = event.more_s
-            self._later_more_s = event.later_more_s
+            self._told_s = now_s
+            self._later = event.later
+            self._left_when_told = event.duration
 
     @property
     def line(self) -> str:
@@ -103,7 +100,7 @@ class Remaining:
         name = phase.name
         if place:
             name = f"{place}, {name}"
-        if not phase.left_s:  # of a command whose end nobody knows
+        if phase.duration is None:  # of a command whose end nobody knows
             return name
         if not place:
             return f"{name}: about {self._whole}"
@@ -112,9 +109,7 @@ class Remaining:
             rest = f"{self._whole} in all"
         if phase.number == phase.of:
             return f"{name}: about {rest}"
-        longest_s = phase.seconds + phase.more_s
-        phase_s = format_duration_range(phase.seconds, longest_s)
-        return f"{name}: about {phase_s}; about {rest}"
+        return f"{name}: about {phase.duration}; about {rest}"
 
     @property
     def short(self) -> str:
@@ -124,11 +119,10 @@ class Remaining:
         so no time is given.
         """
         place = self._place
-        if not self._phase.left_s:  # of a command whose end nobody knows
+        if self._phase.duration is None:  # of a command whose end nobody knows
             return place
         left = f"about {self._of_whole}"
-        most_s = self._until_s + self._more_s - time.monotonic()
-        if most_s <= self._later_s + self._later_more_s:
+        if self._left_by_estimate.most_s <= self._later.most_s:
             left = "longer than expected"
         if place:
             return f"{place}, {left}"
@@ -146,31 +140,29 @@ class Remaining:
         """About how long all of it takes, at most; 0 before the first phase."""
         if not self._phase.name:
             return 0.0
-        return self._took_s + self._most_left_s
+        return self._whole.most_s
 
     @property
-    def _took_s(self) -> float:
-        return time.monotonic() - self._began_s
+    def _whole(self) -> DurationRange:
+        took_s = time.monotonic() - self._began_s
+        return DurationRange.exactly(took_s) + self._left
 
     @property
-    def _left_s(self) -> float:
-        """The seconds that are left, at least those of the later phases."""
-        return max(self._until_s - time.monotonic(), self._later_s)
+    def _left(self) -> DurationRange:
+        """What is left: at least the later phases, even if this one should be over."""
+        left = self._left_by_estimate
+        later = self._later
+        return DurationRange(
+            max(left.least_s, later.least_s), max(left.most_s, later.most_s)
+        )
 
     @property
-    def _most_left_s(self) -> float:
-        """The seconds that are left if all takes as long as it may."""
-        most_s = self._until_s + self._more_s - time.monotonic()
-        return max(most_s, self._later_s + self._later_more_s, self._left_s)
-
-    @property
-    def _whole(self) -> str:
-        return format_duration_range(self._took_s + self._left_s, self.whole_s)
+    def _left_by_estimate(self) -> DurationRange:
+        return self._left_when_told.after(time.monotonic() - self._told_s)
 
     @property
     def _of_whole(self) -> str:
-        left = format_duration_range(self._left_s, self._most_left_s)
-        return f"{left} of {format_duration(self.whole_s)} left"
+        return f"{self._left} of {format_duration(self.whole_s)} left"
 
 
 _REFRESHES_A_SECOND = 2

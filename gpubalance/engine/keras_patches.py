@@ -241,7 +241,9 @@ class _KeysOfSums:
 
     def __init__(self) -> None:
         self._graph: Any = None  # of the function's first sum
-        self._captured_keys: Any = None  # int32 [devices], each device's first key of a call
+        self._captured_keys: Any = (
+            None  # int32 [devices]: each one's first key of a call
+        )
         self._launchers: list[Any] = []  # one for each device
         self._sums: list[int] = []  # of each device
 

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpubalance.numbers.units import NO_TIME, DurationRange
 from gpubalance.results.common import Model
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.layers import LayersRound
@@ -38,35 +39,30 @@ class Starting(NamedTuple):
 
 
 class PhaseBegun(NamedTuple):
-    """A phase of the command begins.
+    """A phase of the command begins, and lasts about `duration`; None if that is unknown.
 
-    It will take about `seconds`, or up to `more_s` longer; the whole rest about `left_s`, or up to
-    `left_more_s` longer. A job gives the name, and the phase's time if it has measured what the
-    phase trains; `Phases` knows the rest.
+    All `later` phases together last about so long. A job gives the name, and `duration` if it has
+    measured what the phase trains; `Phases` knows the rest.
     """
 
     name: str
     number: int = 1
     of: int = 1
-    seconds: float = 0.0
-    left_s: float = 0.0
-    more_s: float = 0.0
-    left_more_s: float = 0.0
+    duration: DurationRange | None = None
+    later: DurationRange = NO_TIME
 
 
 class TimeLeft(NamedTuple):
-    """About how many seconds the phase still needs, or up to `more_s` more.
+    """About how long the phase still takes.
 
-    After `Phases` it is the whole command, of which `later_s` are for later phases, which may take
-    up to `later_more_s` longer. A job whose phase is the last but one gives these two if it knows
-    them. `step_s` is about what a step of later phases takes; 0 if that is unknown.
+    After `Phases` it is the whole command, of which `later` is for later phases. A job whose phase
+    is the last but one gives `later` if it knows that, else it is NO_TIME. `step_s` is about what a
+    step of later phases takes; 0 if that is unknown.
     """
 
-    seconds: float
-    later_s: float = 0.0
+    duration: DurationRange
+    later: DurationRange = NO_TIME
     step_s: float = 0.0
-    more_s: float = 0.0
-    later_more_s: float = 0.0
 
 
 class TimingDone(NamedTuple):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -18,7 +18,7 @@ from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.problem import best_split, check_asked
 from gpubalance.jobs.probe.devices import phase_names, queues, stand_ins
 from gpubalance.jobs.saved import kept_probe
-from gpubalance.numbers.units import format_duration
+from gpubalance.numbers.units import NO_TIME, DurationRange
 from gpubalance.results.estimate import Estimate, PhaseEstimate
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.settings.requests import (
@@ -225,15 +225,14 @@ class Phases:
         self._begun: set[int] = set()
         self._began_s = 0.0
         self._phase_began_s = 0.0
-        self._until_s = 0.0
-        self._announced_s = 0.0
-        self._announced_most_s = 0.0
+        self._left = NO_TIME  # of the command, at `_told_s`
+        self._told_s = 0.0
+        self._announced = NO_TIME  # of the whole command
         self._has_told = False  # of the present phase, how long it still takes
         self._is_by_steps = False
         self._is_estimated = False  # by the job, which has measured
-        self._expected_whole_s = (
-            0.0  # the longest whole time that was told as longer than announced
-        )
+        # The longest whole time that was told as longer than announced
+        self._expected_whole_s = 0.0
         self._is_corrected = False
         self._has_reported_longer = False
         if resumed:
@@ -254,13 +253,13 @@ class Phases:
         elif isinstance(event, TimeLeft):
             self._estimate_present(event)
             self._estimate_by_steps(event)
-            event = self._with_later(event.seconds, event.more_s)
-            self._until_s = self._clock() + event.seconds
+            event = self._with_later(event.duration)
+            self._note_left(event.duration)
             self._is_estimated = True
         self._correct()
         self._say_if_longer()
         self._watch(event)
-        if self._announced_s > self._limit_s:
+        if self._announced.least_s > self._limit_s:
             self._limit_s = math.inf
             text = "that is longer than --time-limit, which will end the command early"
             self._watch(Doing(text, stays=True))
@@ -280,31 +279,21 @@ class Phases:
             self._phases = self._phases[number:]
             number = 0
             self._began_s = self._clock()
-            self._announced_s = sum(phase.seconds for phase in self._phases)
-            more_s = sum(phase.more_s for phase in self._phases)
-            self._announced_most_s = self._announced_s + more_s
+            self._announced = _total(self._phases)
         self._end()
         self._number = number
         self._has_told = False
         self._begun.add(number)
         self._phase_began_s = self._clock()
         phase = self._phases[number]
-        if by_job.seconds:  # it has measured
-            seconds = max(1, round(by_job.seconds))
-            changes = {"seconds": seconds, "more_s": by_job.more_s}
-            phase = phase.model_copy(update=changes)
+        if by_job.duration is not None:  # it has measured
+            phase = phase.lasting(by_job.duration)
             self._phases[number] = phase
-        left_s = phase.seconds + self._later_s
-        self._until_s = self._phase_began_s + left_s
+        self._note_left(phase.duration + self._later)
         begun = PhaseBegun(phase.name, number + 1, len(self._phases))
         if self._resumed:
             return begun
-        return begun._replace(
-            seconds=phase.seconds,
-            left_s=left_s,
-            more_s=phase.more_s,
-            left_more_s=phase.more_s + self._later_more_s,
-        )
+        return begun._replace(duration=phase.duration, later=self._later)
 
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once.
@@ -323,7 +312,7 @@ class Phases:
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
             if phase.guessed and phase.name in probing:
-                self._phases[number] = phase.model_copy(update={"seconds": took_s})
+                self._phases[number] = phase.lasting(DurationRange.exactly(took_s))
 
     @property
     def _probing(self) -> set[str]:
@@ -340,42 +329,33 @@ class Phases:
         return (self._number or 0) + 1
 
     @property
-    def _later_s(self) -> float:
-        """The time for the phases of `_later`."""
-        return sum(phase.seconds for phase in self._later)
-
-    @property
-    def _later_more_s(self) -> float:
-        """How much longer the phases of `_later` may take."""
-        return sum(phase.more_s for phase in self._later)
-
-    @property
-    def _later(self) -> list[PhaseEstimate]:
-        """The phases after the present one that have not begun yet.
+    def _later(self) -> DurationRange:
+        """How long the phases take that come after the present one and have not begun yet.
 
         One that has will probably not come again: a round after a proof mostly confirms it.
         """
         later = range(self._next, len(self._phases))
-        return [self._phases[number] for number in later if number not in self._begun]
-
-    def _with_later(self, seconds: float, more_s: float = 0.0) -> TimeLeft:
-        """What is left of the present phase, with all later ones."""
-        return TimeLeft(
-            seconds + self._later_s,
-            self._later_s,
-            more_s=more_s + self._later_more_s,
-            later_more_s=self._later_more_s,
+        return _total(
+            self._phases[number] for number in later if number not in self._begun
         )
+
+    def _with_later(self, left: DurationRange) -> TimeLeft:
+        """What is left of the present phase, with all later ones."""
+        return TimeLeft(left + self._later, self._later)
+
+    def _note_left(self, left: DurationRange) -> None:
+        """Notes how long the command still takes."""
+        self._left = left
+        self._told_s = self._clock()
 
     def _estimate_present(self, left: TimeLeft) -> None:
         """Estimates the present phase by what the job says is left of it."""
         if self._number is None:
             return
         self._has_told = True
-        whole_s = self._clock() - self._phase_began_s + left.seconds
-        changes = {"seconds": whole_s, "more_s": left.more_s}
+        took = DurationRange.exactly(self._clock() - self._phase_began_s)
         phase = self._phases[self._number]
-        self._phases[self._number] = phase.model_copy(update=changes)
+        self._phases[self._number] = phase.lasting(took + left.duration)
 
     def _estimate_by_steps(self, left: TimeLeft) -> None:
         """Estimates later phases by what a step takes and what the present one will have taken.
@@ -384,35 +364,34 @@ class Phases:
         """
         if not left.step_s or self._number is None:
             return
-        whole_s = self._clock() - self._phase_began_s + left.seconds
+        whole_s = self._clock() - self._phase_began_s + left.duration.least_s
         probing = self._probing
         usual = {phase.key: phase for phase in phases_of(self._request)}
         known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
-            seconds = max(usual[phase.key].seconds, known[phase.key].seconds)
+            by_step, by_default = known[phase.key], usual[phase.key]
+            duration = max(by_step, by_default, key=lambda one: one.seconds).duration
             if phase.name in probing:
-                guessed = usual[phase.key].guessed
-                seconds = whole_s if guessed else max(phase.seconds, whole_s)
-            changes = {"seconds": seconds, "more_s": known[phase.key].more_s}
-            self._phases[number] = phase.model_copy(update=changes)
-        if left.later_s:  # by the job, whose next phase is the last one
-            changes = {"seconds": left.later_s, "more_s": left.later_more_s}
-            self._phases[-1] = self._phases[-1].model_copy(update=changes)
-        self._announce(self._clock() - self._began_s + left.seconds + self._later_s)
+                as_long_s = whole_s
+                if not by_default.guessed:
+                    as_long_s = max(phase.seconds, whole_s)
+                duration = DurationRange.exactly(as_long_s)
+            self._phases[number] = phase.lasting(duration)
+        if left.later != NO_TIME:  # by the job, whose next phase is the last one
+            self._phases[-1] = self._phases[-1].lasting(left.later)
+        took = DurationRange.exactly(self._clock() - self._began_s)
+        self._announce(took + left.duration + self._later)
 
-    def _announce(self, whole_s: float) -> None:
+    def _announce(self, whole: DurationRange) -> None:
         """Says once how long all takes by the first steps, if that is not what was said."""
         if self._is_by_steps or self._resumed:
             return
         self._is_by_steps = True
-        expected_s = max(self._announced_most_s, self._expected_whole_s)
-        if whole_s > max(_OTHER * self._announced_s, expected_s):
-            self._announced_s = whole_s
-            duration = format_duration(whole_s)
-            self._watch(
-                Doing(f"by its first steps: about {duration} in all", stays=True)
-            )
+        expected_s = max(self._announced.most_s, self._expected_whole_s)
+        if whole.least_s > max(_OTHER * self._announced.least_s, expected_s):
+            self._announced = whole
+            self._watch(Doing(f"by its first steps: about {whole} in all", stays=True))
 
     def _correct(self) -> None:
         """Corrects, once, what is left if the present phase is overdue."""
@@ -420,35 +399,39 @@ class Phases:
             return
         took_s = self._clock() - self._phase_began_s
         phase = self._phases[self._number]
-        expected_s = phase.seconds + phase.more_s
+        expected_s = phase.duration.most_s
         if took_s <= _OVERDUE * expected_s:
             return
         self._is_corrected = True
         times = (1 + _AGAIN) * took_s / expected_s
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
-            changes = {"seconds": times * phase.seconds, "more_s": times * phase.more_s}
-            self._phases[number] = phase.model_copy(update=changes)
+            self._phases[number] = phase.lasting(phase.duration * times)
         self._is_estimated = False
-        left = self._with_later(_AGAIN * took_s)
-        self._until_s = self._clock() + left.seconds
+        left = self._with_later(DurationRange.exactly(_AGAIN * took_s))
+        self._note_left(left.duration)
         self._watch(left)
 
     def _say_if_longer(self) -> None:
         if self._number is None or self._has_reported_longer:
             return
-        left_s = max(0.0, self._until_s - self._clock())
-        whole_s = self._clock() + left_s - self._began_s
-        if whole_s <= max(_LONGER * self._announced_s, self._announced_s + _LONGER_S):
+        left = self._left.after(self._clock() - self._told_s)
+        whole_s = self._clock() - self._began_s + left.least_s
+        announced = self._announced
+        if whole_s <= max(_LONGER * announced.most_s, announced.most_s + _LONGER_S):
             return
         self._has_reported_longer = True
-        announced = format_duration(self._announced_s)
         text = f"taking longer than the estimated {announced}"
         if self._is_estimated:
             self._expected_whole_s = whole_s
-            more = f": about {format_duration(left_s)} more" if left_s else ""
+            more = f": about {left} more" if left.least_s else ""
             text = f"taking over twice the estimated {announced}{more}"
         self._watch(Doing(text, stays=True))
+
+
+def _total(phases: Iterable[PhaseEstimate]) -> DurationRange:
+    """How long phases take, one after the other."""
+    return sum((phase.duration for phase in phases), NO_TIME)
 
 
 def estimate(request: MeasureRequest) -> Estimate:

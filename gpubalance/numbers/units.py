@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import TypeAlias
 
 _BINARY = {"": 1, "B": 1, "KIB": 2**10, "MIB": 2**20, "GIB": 2**30, "TIB": 2**40}
@@ -92,14 +93,43 @@ def format_duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min"
 
 
-def format_duration_range(least_s: float, most_s: float) -> str:
-    """Two rough durations to come: `14 to 30 s`, `80 s to 2 min`; one if they are nearly alike."""
-    least = format_duration(least_s)
-    most = format_duration(most_s)
-    if least == most or most_s < _NEARLY * least_s:
-        return least
-    number, unit = least.split()
-    return f"{number if most.endswith(f' {unit}') else least} to {most}"
+@dataclass(frozen=True)
+class DurationRange:
+    """About how long something takes: `least_s` seconds, `most_s` at most.
+
+    In a text it is `14 to 30 s` or `80 s to 2 min`, and one duration if the two are nearly alike.
+    """
+
+    least_s: float = 0.0
+    most_s: float = 0.0
+
+    @classmethod
+    def exactly(cls, seconds: float) -> DurationRange:
+        """So many seconds, no more."""
+        return cls(seconds, seconds)
+
+    def __add__(self, other: DurationRange) -> DurationRange:
+        return DurationRange(self.least_s + other.least_s, self.most_s + other.most_s)
+
+    def __mul__(self, factor: float) -> DurationRange:
+        return DurationRange(factor * self.least_s, factor * self.most_s)
+
+    def after(self, seconds: float) -> DurationRange:
+        """What is left of it after so many seconds; 0 s if it is over."""
+        return DurationRange(
+            max(0.0, self.least_s - seconds), max(0.0, self.most_s - seconds)
+        )
+
+    def __str__(self) -> str:
+        least = format_duration(self.least_s)
+        most = format_duration(self.most_s)
+        if least == most or self.most_s < _NEARLY * self.least_s:
+            return least
+        number, unit = least.split()
+        return f"{number if most.endswith(f' {unit}') else least} to {most}"
+
+
+NO_TIME = DurationRange()
 
 
 def format_rate(rate: float | None) -> str:

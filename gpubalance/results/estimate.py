@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from gpubalance.numbers.units import DurationRange
 from gpubalance.settings.record import Record
 from gpubalance.settings.requests import MeasureRequest, QueueRequest
 
@@ -17,7 +18,7 @@ class PhaseEstimate(Record):
     """A part of a command, and about how long it takes; phases of one `key` take equally long.
 
     If it is `guessed`, no such phase was measured on this machine: that is usual for small models.
-    It may take up to `more_s` longer, if windows follow the planned ones.
+    It takes up to `more_s` longer if windows follow the planned ones.
     """
 
     name: str
@@ -25,6 +26,16 @@ class PhaseEstimate(Record):
     guessed: bool
     key: str = Field(default="", exclude=True)
     more_s: float = Field(default=0.0, exclude=True)
+
+    @property
+    def duration(self) -> DurationRange:
+        """At least `seconds`."""
+        return DurationRange(self.seconds, self.seconds + self.more_s)
+
+    def lasting(self, duration: DurationRange) -> PhaseEstimate:
+        """The phase, taking so long."""
+        more_s = duration.most_s - duration.least_s
+        return self.model_copy(update={"seconds": duration.least_s, "more_s": more_s})
 
 
 class Estimate(Record):

@@ -13,6 +13,7 @@ import pytest
 from gpubalance.cli.live import DoingNow, Remaining
 from gpubalance.cli.progress import Progress
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
+from gpubalance.numbers.units import DurationRange
 from tests.cli.program import ROOT, one_line
 from tests.cli.terminal import Seen, command_in_terminal
 from tests.support.cases import cases
@@ -22,6 +23,7 @@ import time
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.machine import find_machine
 from gpubalance.jobs.events import Doing, PhaseBegun, TimingDone, WindowDone
+from gpubalance.numbers.units import DurationRange
 from gpubalance.results.common import StepTime, Throughput
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.timing import Moment
@@ -34,7 +36,7 @@ hot = Moment(
 def joint(watch):
     watch(Doing("going on with what was measured", stays=True))
     watch(Doing("measuring 120/80/40/30, window 1 of 3, interleaved with the even split"))
-    watch(PhaseBegun("proof", 4, 4, 75.0, 75.0))
+    watch(PhaseBegun("proof", 4, 4, DurationRange.exactly(75.0)))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
         stamps = (0.060, 0.059, 0.061, 0.040), (0.001,) * 4
         watch(TimingDone(name, devices, batches, step_s, *stamps, (hot, None, None, None)))
@@ -44,7 +46,7 @@ def joint(watch):
 
 def own(watch):
     watch(Doing("measuring all 4 devices at once, window 1 of 3"))
-    watch(PhaseBegun("independent", 1, 1, 75.0, 75.0))
+    watch(PhaseBegun("independent", 1, 1, DurationRange.exactly(75.0)))
     for name, step_s in (("alone", 0.05), ("at once", 0.06)):
         for device, batch in zip(devices, (120, 80, 40, 30)):
             watch(TimingDone(name, (device,), (batch,), step_s, None, None, (hot if device.index == 0 else None,)))
@@ -58,6 +60,7 @@ with Progress(quiet=QUIET) as tell:
     time.sleep(1.2)
 print("the result")
 """
+TEN_MINUTES = DurationRange.exactly(600.0)
 KEPT = "… going on with what was measured"
 
 
@@ -153,7 +156,7 @@ def test_where_no_screen_counts_down_lines_say_what_is_still_done(
         time.sleep(0.1)
         # As in a queue, which may take a night
         assert "still" not in capsys.readouterr().err
-        report(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
+        report(PhaseBegun("GPU:0 alone", 1, 3, TEN_MINUTES, TEN_MINUTES))
         late = "taking over twice the estimated 1 min: about 20 min more"
         report(Doing(late, stays=True))
         printed: Any = sys.stderr
@@ -187,17 +190,21 @@ def test_devices_that_train_are_no_longer_said_to_start() -> None:
 def test_what_is_left_counts_down_and_no_time_is_told_of_an_overdue_phase() -> None:
     remaining = Remaining()
     assert (remaining.short, remaining.whole_s) == ("", 0.0)
-    remaining.take(PhaseBegun("GPU:0 alone", 1, 3, 600.0, 1200.0))
+    remaining.take(PhaseBegun("GPU:0 alone", 1, 3, TEN_MINUTES, TEN_MINUTES))
     first = "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
     assert remaining.line == first
-    remaining.take(TimeLeft(1500.0, 900.0, more_s=300.0))
+    fifteen_minutes = DurationRange.exactly(900.0)
+    remaining.take(TimeLeft(DurationRange(1500.0, 1800.0), fifteen_minutes))
     assert remaining.short == "phase 1 of 3, about 25 to 30 min of 30 min left"
+    later = DurationRange(900.0, 1200.0)
     # It takes longer than was thought, and what later phases may take does not hide it.
-    remaining.take(TimeLeft(900.0, 900.0, more_s=300.0, later_more_s=300.0))
+    remaining.take(TimeLeft(later, later))
     assert remaining.short == "phase 1 of 3, longer than expected"
     assert round(remaining.whole_s) == 1200
-    remaining.take(PhaseBegun("rounds", 2, 3, 60.0, 90.0, 20.0, 30.0))
+    remaining.take(
+        PhaseBegun("rounds", 2, 3, DurationRange(60, 80), DurationRange(30, 40))
+    )
     left = "about 60 to 80 s; about 90 s to 2 min of 2 min left"
     assert remaining.line == f"phase 2 of 3, rounds: {left}"
-    remaining.take(PhaseBegun("proof", 3, 3, 0.0, 0.0))
+    remaining.take(PhaseBegun("proof", 3, 3))
     assert remaining.short == "phase 3 of 3"

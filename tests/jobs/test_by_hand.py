@@ -184,6 +184,11 @@ def test_a_plan_takes_the_smallest_batch_that_is_nearly_as_fast() -> None:
     assert planned_step_s([*points, point_of(QUICK, 512, 0.7)]) == 0.7
 
 
+def _seconds_left(told: TimeLeft) -> tuple[float, float]:
+    """Those of the phase, and of a step."""
+    return told.duration.least_s, told.step_s
+
+
 def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     """Of the first queue's devices 0 and 2 are probed, of the second's only device 1."""
     now_s = 100.0
@@ -198,22 +203,22 @@ def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     assert not told  # nobody knows of the other queue
     left.report(1, 50.0, 0.25)
     # Device 0 takes 40 s in all, and device 2 about as long.
-    assert told[-1][:3:2] == pytest.approx((70.0, 0.5))
+    assert _seconds_left(told[-1]) == pytest.approx((70.0, 0.5))
     now_s = 140.0
     left.end(0)
     left.begin(2)
     now_s = 150.0
     left.report(2, 1.0, 0.1)
-    assert told[-1][:3:2] == pytest.approx((10.0, 0.5))
+    assert _seconds_left(told[-1]) == pytest.approx((10.0, 0.5))
     left.end(1)
-    assert told[-1].seconds == pytest.approx(1.0)
+    assert told[-1].duration.least_s == pytest.approx(1.0)
     count = len(told)
     left.end(2)
     assert len(told) == count  # with nothing left nothing is told
     alone = QueuesLeft([[0, 1]], {0, 1}, cast("Any", told.append), lambda: now_s)
     alone.begin(0)
     alone.report(0, 7.0, 0.1)
-    assert known(told[-1]).seconds == pytest.approx(7.0)
+    assert known(told[-1]).duration.least_s == pytest.approx(7.0)
     alone.end(0)
     assert len(told) == count + 1
 

@@ -13,6 +13,7 @@ import pytest
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases, estimate, keep_durations, phases_of
+from gpubalance.numbers.units import NO_TIME, DurationRange
 from gpubalance.settings.measuring import Measuring, Tracing
 from gpubalance.settings.requests import BalanceRequest
 from gpubalance.settings.settings import Settings
@@ -38,7 +39,8 @@ class Command:
 
     def phase(self, name: str, seconds: float, by_job_s: float = 0.0) -> PhaseBegun:
         """Begins a phase and lets the time pass; returns what is told of it."""
-        self.phases(PhaseBegun(name, seconds=by_job_s))
+        duration = DurationRange.exactly(by_job_s) if by_job_s else None
+        self.phases(PhaseBegun(name, duration=duration))
         begun = [event for event in self.events if isinstance(event, PhaseBegun)][-1]
         self.now_s += seconds
         return begun
@@ -53,6 +55,12 @@ class Command:
         return [event.text for event in self.events if isinstance(event, Doing)]
 
 
+def _least_s(begun: PhaseBegun) -> tuple[float, float]:
+    """How long the phase takes, and later ones."""
+    assert begun.duration is not None
+    return begun.duration.least_s, begun.later.least_s
+
+
 def _usual_s() -> list[float]:
     return [phase.seconds for phase in phases_of(REQUEST)]
 
@@ -64,14 +72,14 @@ def test_a_command_is_expected_to_take_as_long_as_last_time() -> None:
     begun = [first.phase(name, took) for name, took in zip(NAMES, took_s, strict=True)]
     assert [one.name for one in begun] == NAMES
     assert [(one.number, one.of) for one in begun] == [(n, 4) for n in (1, 2, 3, 4)]
-    assert (begun[0].seconds, begun[0].left_s) == (usual_s[0], sum(usual_s))
+    assert _least_s(begun[0]) == (usual_s[0], sum(usual_s[1:]))
     first.phases.keep()
 
     expected = estimate(REQUEST)
     assert [phase.name for phase in expected.phases] == NAMES
     assert [phase.seconds for phase in expected.phases] == took_s
     assert expected.seconds == sum(took_s)
-    assert Command().phase(NAMES[0], 0).left_s == sum(took_s)
+    assert _least_s(Command().phase(NAMES[0], 0)) == (took_s[0], sum(took_s[1:]))
     # What changes nothing about the time makes no difference. What does change it is as usual.
     more: Any = {"fresh": True, "tracing": Tracing(folder="logs", name="run")}
     limited = altered(REQUEST, measuring=Measuring(time_limit_s=500), **more)
@@ -95,7 +103,8 @@ def test_phases_that_a_kept_result_replaces_do_not_count() -> None:
     """Phases that a kept result replaces do not count and repeated ones are one."""
     command = Command()
     rounds = command.phase("rounds", 5)
-    assert (rounds.number, rounds.of, rounds.left_s) == (1, 2, sum(_usual_s()[2:]))
+    assert (rounds.number, rounds.of) == (1, 2)
+    assert _least_s(rounds) == (_usual_s()[2], _usual_s()[3])
     command.phase("rounds", 5)
     assert len(command.events) == 1
     command.phase("proof", 20)
@@ -108,9 +117,10 @@ def test_phases_that_a_kept_result_replaces_do_not_count() -> None:
 def test_what_a_phase_still_needs_moves_the_whole_rest() -> None:
     command = Command()
     command.phase(NAMES[0], 0)
-    command.phases(TimeLeft(5.0, more_s=3.0))
-    left = command.left[-1]
-    assert (left.seconds, left.more_s) == (5.0 + sum(_usual_s()[1:]), 3.0 + 20.0)
+    command.phases(TimeLeft(DurationRange(5.0, 8.0)))
+    later_s = sum(_usual_s()[1:])
+    left = DurationRange(5.0 + later_s, 8.0 + later_s + 20.0)
+    assert command.left[-1].duration == left
 
 
 def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> None:
@@ -119,13 +129,13 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
     command.phase(NAMES[0], 20)
     left_s = []
     for seconds in (200.0, 120.0, 40.0):
-        command.phases(TimeLeft(seconds, step_s=3.0))
-        left_s.append(command.left[-1].seconds)
+        command.phases(TimeLeft(DurationRange.exactly(seconds), step_s=3.0))
+        left_s.append(command.left[-1].duration.least_s)
         command.now_s += 80.0
     assert left_s == sorted(left_s, reverse=True)
     began = command.phase(NAMES[1], 0)
-    assert began.seconds == pytest.approx(260.0)
-    assert command.phase("rounds", 0).seconds > 2 * _usual_s()[2]
+    assert _least_s(began)[0] == pytest.approx(260.0)
+    assert _least_s(command.phase("rounds", 0))[0] > 2 * _usual_s()[2]
 
 
 def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:
@@ -135,27 +145,28 @@ def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:
     """
     command = Command()
     command.phase(NAMES[1], 0)
-    command.phases(TimeLeft(200.0, step_s=3.0))
+    command.phases(TimeLeft(DurationRange.exactly(200.0), step_s=3.0))
     command.phase("rounds", 0)
-    command.phases(TimeLeft(5.0, step_s=0.3))
-    assert command.left[-1].later_s == _usual_s()[3]
+    command.phases(TimeLeft(DurationRange.exactly(5.0), step_s=0.3))
+    assert command.left[-1].later.least_s == _usual_s()[3]
     # A round knows the proof of its split.
-    command.phases(TimeLeft(5.0, 31.0, 0.3, 2.0, 12.0))
-    assert command.left[-1] == TimeLeft(36.0, 31.0, 0.0, 14.0, 12.0)
-    assert command.phase("proof", 0).seconds == 31.0
+    proof = DurationRange(31.0, 43.0)
+    command.phases(TimeLeft(DurationRange(5.0, 7.0), proof, 0.3))
+    assert command.left[-1] == TimeLeft(DurationRange(36.0, 50.0), proof)
+    assert command.phase("proof", 0).duration == proof
     command.phase("rounds", 0)
-    assert command.phase("proof", 0, by_job_s=84.2).seconds == 84
+    assert _least_s(command.phase("proof", 0, by_job_s=84.2))[0] == 84.2
 
 
 def test_that_it_takes_over_twice_as_long_is_told_once() -> None:
     """That it takes over twice as long is told once as soon as it is known."""
     command = Command()
     command.phase("proof", 10)
-    command.phases(TimeLeft(200.0))
+    command.phases(TimeLeft(DurationRange.exactly(200.0)))
     (told,) = command.told
     assert told.startswith("taking over twice the estimated ")
     assert told.endswith(": about 3 min more")
-    command.phases(TimeLeft(900.0))
+    command.phases(TimeLeft(DurationRange.exactly(900.0)))
     assert command.told == [told]
 
 
@@ -167,21 +178,21 @@ def test_no_number_is_told_before_steps_tell_it_and_none_is_lower() -> None:
     (longer, _) = silent.told
     assert longer.startswith("taking longer than the estimated ")
     assert "more" not in longer
-    silent.phases(TimeLeft(10.0, step_s=0.1))
+    silent.phases(TimeLeft(DurationRange.exactly(10.0), step_s=0.1))
     assert silent.told[2:][0].startswith("by its first steps: about ")
 
     for left_s, told in ((1.0, 0), (3.0, 1)):  # 72 and 76 s in all, of 54 to 74
         steady = Command()
         steady.phase(NAMES[0], 20)
-        steady.phases(TimeLeft(left_s, step_s=0.01))
+        steady.phases(TimeLeft(DurationRange.exactly(left_s), step_s=0.01))
         assert len(steady.told) == told
 
     by_job = Command()
     by_job.phase(NAMES[0], 10)
-    by_job.phases(TimeLeft(500.0))
+    by_job.phases(TimeLeft(DurationRange.exactly(500.0)))
     (longer,) = by_job.told
     assert longer.startswith("taking over twice the estimated ")
-    by_job.phases(TimeLeft(100.0, step_s=0.1))
+    by_job.phases(TimeLeft(DurationRange.exactly(100.0), step_s=0.1))
     assert by_job.told == [longer]
 
 
@@ -196,10 +207,11 @@ def test_the_first_overdue_phase_corrects_what_is_left_once() -> None:
         command.phases(Doing("overdue"))
     later_s = 6 * sum(_usual_s()[1:])
     # So are the two windows of 5 s that may follow, of two splits.
-    left_s = 2 * _usual_s()[0] + later_s
-    assert command.left == [TimeLeft(left_s, later_s, 0.0, 6 * 20.0, 6 * 20.0)]
+    later = DurationRange(later_s, later_s + 6 * 20.0)
+    present = DurationRange.exactly(2 * _usual_s()[0])
+    assert command.left == [TimeLeft(present + later, later)]
     begun = command.phase(NAMES[1], 100 * _usual_s()[1])
-    assert (begun.seconds, begun.left_s) == (6 * _usual_s()[1], later_s)
+    assert _least_s(begun) == (6 * _usual_s()[1], 6 * sum(_usual_s()[2:]))
     command.phases(Doing("overdue"))
     assert len(command.left) == 1
 
@@ -233,6 +245,6 @@ def test_what_a_journal_has_a_part_of_tells_no_time_and_is_no_measure() -> None:
     command = Command()
     command.phases(Doing("continuing an unfinished measurement", resumes=True))
     begun = [command.phase(name, 0.01) for name in NAMES]
-    assert {(one.seconds, one.left_s) for one in begun} == {(0.0, 0.0)}
+    assert {(one.duration, one.later) for one in begun} == {(None, NO_TIME)}
     command.phases.keep()
     assert [phase.seconds for phase in phases_of(REQUEST)] == _usual_s()

@@ -96,7 +96,7 @@ def test_the_time_left_of_devices_at_once_is_told(events_of_pair: list[Event]) -
     before = done(events_of_pair[:first], CurvePoint)
     assert {device for one in before for device in one.devices} == set(PAIR)
     assert len(told) > 2
-    assert all(min(event.seconds, event.step_s) > 0 for event in told)
+    assert all(min(event.duration.least_s, event.step_s) > 0 for event in told)
 
 
 def test_on_a_line_few_sizes_are_enough_from_small_to_the_limit(pair: Probe) -> None:

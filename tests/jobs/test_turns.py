@@ -9,7 +9,11 @@ from typing import Any, cast
 import pytest
 
 from gpubalance.jobs.events import Doing, Event, PipeWindowDone, TimeLeft, WindowDone
-from gpubalance.jobs.measure.joint import InterleavedWindows, expected_run
+from gpubalance.jobs.measure.joint import (
+    ExpectedRun,
+    InterleavedWindows,
+    expected_run,
+)
 from gpubalance.jobs.measure.measurer import Measurer
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import MeasuredTogether, Window, Workload
@@ -138,9 +142,10 @@ def test_what_is_left_is_as_long_as_the_last_windows() -> None:
     found = measured({OWN: [window(0.02)]})  # four windows
     told = [one for one in found.events if isinstance(one, TimeLeft)]
     # Two may follow the planned three; after four no other does.
-    assert [one.seconds for one in told[::2]] == pytest.approx([6.3, 2.2, 1.1, 1.1])
-    more_s = [4.2, 2.2, 2.2, 2.2, 2.2, 1.1, 1.1]
-    assert [one.more_s for one in told] == pytest.approx(more_s)
+    least_s = [one.duration.least_s for one in told[::2]]
+    assert least_s == pytest.approx([6.3, 2.2, 1.1, 1.1])
+    most_s = [one.duration.most_s for one in told]
+    assert most_s == pytest.approx([10.5, 4.4, 4.4, 3.3, 3.3, 2.2, 2.2])
 
 
 def test_no_window_of_a_long_proof_follows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,17 +159,21 @@ def test_how_long_a_run_takes_is_expected_by_its_noise() -> None:
     """A step takes 0.8 s; two of a window are stamped."""
     expected = partial(expected_run, Measuring(windows=2), 0.8, splits=1)
     # The fewest timings; beside another split three to six steps more, and three that settle it
-    both = (2.4 + 4 * 8.0, 8 * 10.4 - 4 * 8.0, 8.0)
-    assert expected(noise=0.01, splits=2) == pytest.approx(both)
-    assert expected(noise=0.015) == pytest.approx(
-        (2 * 8.8, 2 * 8.8, 8.8)
-    )  # nine: ± 0.5 %
-    assert expected(noise=0.08) == pytest.approx(
-        (23.2, 23.2, 11.6)
-    )  # all that 10 s hold
+    both = expected(noise=0.01, splits=2)
+    assert _seconds(both) == pytest.approx((2.4 + 4 * 8.0, 2.4 + 8 * 10.4, 8.0))
+    nine = expected(noise=0.015)  # ± 0.5 %
+    assert _seconds(nine) == pytest.approx((2 * 8.8, 4 * 8.8, 8.8))
+    all_of_10_s = expected(noise=0.08)
+    assert _seconds(all_of_10_s) == pytest.approx((23.2, 46.4, 11.6))
     # One window of a proof follows three, of 7.6 s each, within half a minute
     of_proof = expected_run(Proof(windows=3), 0.8, 0.08, splits=1)
-    assert of_proof == pytest.approx((3 * 7.6, 7.6, 7.6))
+    assert _seconds(of_proof) == pytest.approx((3 * 7.6, 4 * 7.6, 7.6))
+
+
+def _seconds(expected: ExpectedRun) -> tuple[float, float, float]:
+    """The fewest and the most of a run, and those of a window."""
+    duration = expected.duration
+    return duration.least_s, duration.most_s, expected.window_s
 
 
 def test_of_a_given_length_there_are_as_many_as_asked_for_where_known() -> None:

@@ -9,9 +9,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpubalance.numbers.units import (
+    DurationRange,
     format_bytes,
     format_duration,
-    format_duration_range,
     format_flops,
     format_percent,
     format_rate,
@@ -98,6 +98,6 @@ def test_rates_parts_and_durations_are_rounded_as_said() -> None:
     durations = [format_duration(seconds) for seconds in (0.2, 1.6, 99.4, 100, 3600)]
     assert durations == ["1 s", "2 s", "99 s", "2 min", "60 min"]
     pairs = (14, 30), (0.2, 1.2), (80, 130), (130, 200)
-    ranges = [format_duration_range(*pair) for pair in pairs]
+    ranges = [str(DurationRange(*pair)) for pair in pairs]
     assert ranges == ["14 to 30 s", "1 s", "80 s to 2 min", "2 to 3 min"]
     assert math.isclose(float(three_digits(0.0012345)), 0.00123)

@@ -23,6 +23,7 @@ from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.splits import MeasuredSplit, best_at, split_over
 from gpubalance.jobs.saved import holds_nothing, solo_bests_of
+from gpubalance.numbers.units import DurationRange
 from gpubalance.planning.problem import Allocation
 from gpubalance.results.common import Warning_
 from gpubalance.results.plan import Balance, Plan
@@ -71,8 +72,8 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     """The run of the split interleaved with the even split, and what its devices do at its end."""
     split = planned.split
     expected = _expected_proof(rounds, split)
-    begun = PhaseBegun("proof", seconds=expected.seconds, more_s=expected.more_s)
-    rounds.watch(begun)
+    duration = expected.duration if expected else None
+    rounds.watch(PhaseBegun("proof", duration=duration))
     beside = ", interleaved with the even split"
     if rounds.is_proven_alone(split):
         beside = ""
@@ -81,7 +82,8 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)
     measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
-    proof = JointRun(asked, measurer, solo, window_s=expected.window_s)
+    window_s = expected.window_s if expected else 0.0
+    proof = JointRun(asked, measurer, solo, window_s=window_s)
     try:
         with attach_partial(proof.state.result):
             proof.measure()
@@ -95,15 +97,15 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
         raise
 
 
-def _expected_proof(rounds: BalanceRounds, split: BatchSplit) -> ExpectedRun:
-    """About how long the proof takes, by the split's last round; 0 s if unknown."""
+def _expected_proof(rounds: BalanceRounds, split: BatchSplit) -> ExpectedRun | None:
+    """About how long the proof takes, by the split's last round; None if unknown."""
     for record in reversed(rounds.records):
         measured = record.measured
         if measured is not None and record.split == split:
             step_time = measured.step_time_s
             noise = step_time.relative_half_width * math.sqrt(len(step_time.samples))
             return rounds.expected_proof(split, step_time.median, noise)
-    return ExpectedRun()
+    return None
 
 
 def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
@@ -201,7 +203,7 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     request = rounds.request
     # The proof, with batches on the devices, does not show the pipeline.
     if request.settings.data is not None:
-        rounds.watch(TimeLeft(USUAL_PIPELINE_S))
+        rounds.watch(TimeLeft(DurationRange.exactly(USUAL_PIPELINE_S)))
         worker_group = rounds.joint_workers.gather(split)
         alone = measure_input_pipeline(worker_group, split.global_batch, rounds.watch)
         solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)

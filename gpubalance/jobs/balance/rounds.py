@@ -21,7 +21,7 @@ from gpubalance.jobs.plan.estimates import WORTH_A_ROUND, DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of
 from gpubalance.jobs.plan.problem import best_split
 from gpubalance.jobs.plan.splits import MeasuredSplit
-from gpubalance.numbers.units import format_rate
+from gpubalance.numbers.units import DurationRange, format_rate
 from gpubalance.planning.leaving import (
     Devices,
     best_split_using_exactly,
@@ -140,10 +140,8 @@ class BalanceRounds:
         left = self._left(split, step_s)
         # How long a worker takes to start is known from a probe of this balance.
         is_known = bool(self.records) or self.joint_workers.probing.workers > 0
-        begun = PhaseBegun("rounds")
-        if is_known:
-            begun = begun._replace(seconds=left.seconds, more_s=left.more_s)
-        self.watch(begun)
+        duration = left.duration if is_known else None
+        self.watch(PhaseBegun("rounds", duration=duration))
         # It has the proof's time by this split's step: until now that was by a step of the probe.
         self.watch(left)
         why = " once more" if self.estimates.has(split) else ""
@@ -162,7 +160,7 @@ class BalanceRounds:
         return tried
 
     def _left(self, split: BatchSplit, step_s: float) -> TimeLeft:
-        """The seconds of this round, those of the rounds that usually follow, and of the proof.
+        """How long this round takes, those that usually follow, and the proof.
 
         The first one also starts a worker, as the probe has done, traces a step of each kind on
         each device, and warms it up. Its step may take longer than devices take alone.
@@ -171,26 +169,26 @@ class BalanceRounds:
         if self.records:
             return left
         slow = self._left_once_warm(split, _SLOWER_TOGETHER * step_s)
-        most_s = slow.seconds + slow.more_s
-        most_later_s = slow.later_s + slow.later_more_s
         probing = self.joint_workers.probing
         start_s = _LOADING_S + probing.starting_s / max(1, probing.workers)
         traces = _KINDS_OF_STEPS * len(self.request.devices)
         trace_s = traces * probing.tracing_s / max(1, probing.traced)
         warm_up_s = WARMUP_STEPS * step_s
-        return left._replace(
-            seconds=start_s + trace_s + warm_up_s + left.seconds,
-            more_s=most_s - left.seconds,
-            later_more_s=most_later_s - left.later_s,
+        once_warm = DurationRange(left.duration.least_s, slow.duration.most_s)
+        begins_s = start_s + trace_s + warm_up_s
+        return TimeLeft(
+            once_warm + DurationRange.exactly(begins_s),
+            DurationRange(left.later.least_s, slow.later.most_s),
+            step_s,
         )
 
     def _left_once_warm(self, split: BatchSplit, step_s: float) -> TimeLeft:
         """See `_left`, when the split has been warmed up."""
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = expected_window_s(rule, step_s)
-        follow_s = max(0, _FORESEEN_ROUNDS - len(self.records) - 1) * round_s
-        proof = self.expected_proof(split, step_s)
-        return TimeLeft(round_s, proof.seconds, step_s, follow_s, proof.more_s)
+        most_rounds = max(1, _FORESEEN_ROUNDS - len(self.records))
+        rounds = DurationRange(round_s, most_rounds * round_s)
+        return TimeLeft(rounds, self.expected_proof(split, step_s).duration, step_s)
 
     def expected_proof(
         self, split: BatchSplit, step_s: float, noise: float | None = None
@@ -202,7 +200,8 @@ class BalanceRounds:
         splits = 1 if self.is_proven_alone(split) else 2
         expected = expected_run(self.request.measuring, step_s, noise, splits)
         pipeline_s = USUAL_PIPELINE_S if self.request.settings.data else 0.0
-        return expected._replace(seconds=expected.seconds + pipeline_s)
+        with_pipeline = expected.duration + DurationRange.exactly(pipeline_s)
+        return expected._replace(duration=with_pipeline)
 
     def is_proven_alone(self, split: BatchSplit) -> bool:
         """Whether a proof of the split has no baseline: it is the even split, or none is wanted."""
@@ -436,7 +435,8 @@ def measure_split(
     step_s = measurer.warm_up_of(workload).step_s
     if step_s:  # it was not warm
         if left_at is None:
-            left = TimeLeft(expected_window_s(rule, step_s), step_s=step_s)
+            window_s = expected_window_s(rule, step_s)
+            left = TimeLeft(DurationRange.exactly(window_s), step_s=step_s)
         else:
             left = left_at(step_s)
         joint_workers.watch(left)

@@ -31,7 +31,7 @@ from gpubalance.jobs.measure.stopping import PRECISE_ENOUGH, StoppingRule
 from gpubalance.jobs.measure.warnings import throttled_text, too_slow_windows
 from gpubalance.jobs.measure.window import MeasuredTogether, Workload
 from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS, expected_window_s
-from gpubalance.numbers.units import format_percent
+from gpubalance.numbers.units import DurationRange, format_percent
 from gpubalance.results.independent import OwnWindow
 from gpubalance.results.run import SoloBest
 from gpubalance.results.warnings import warning
@@ -305,14 +305,15 @@ class InterleavedWindows:
             if number == 1:
                 self._after_first(workloads)
         left = self._time_left(number)
-        if left.seconds:  # else the phase would be called late, which is not over yet
+        # With nothing left the phase would be called late, which is not over yet
+        if left.duration.least_s > 0:
             measurer.watch(left)
 
     def _time_left(self, number: int) -> TimeLeft:
-        """The seconds of all windows that are left while window `number` is measured.
+        """How long all windows take that are left while window `number` is measured.
 
-        These are the planned windows. `more_s` are those that may follow, and what all take longer
-        if each is as long as the longest: a window is longer after one of another set.
+        At least these are the planned windows; at most those that may follow too, each as long as
+        the longest: a window is longer after one of another set.
         """
         seconds = self._seconds_of_windows()
         least = most = max(self._planned, number)
@@ -327,7 +328,7 @@ class InterleavedWindows:
             count = self._measurer.window_count(workloads)
             least_s += max(0, least - count) * window_s
             most_s += max(0, most - count) * max(seconds.values())
-        return TimeLeft(least_s, more_s=most_s - least_s)
+        return TimeLeft(DurationRange(least_s, most_s))
 
     def _seconds_of_windows(self) -> dict[MeasuredTogether, float]:
         """About what a window of each set takes.
@@ -358,11 +359,10 @@ class InterleavedWindows:
 
 
 class ExpectedRun(NamedTuple):
-    """About how many seconds a run takes, how many more it may, and how many each window takes."""
+    """About how long a run takes, and each of its windows."""
 
-    seconds: float = 0.0
-    more_s: float = 0.0
-    window_s: float = 0.0
+    duration: DurationRange
+    window_s: float
 
 
 def expected_run(
@@ -381,10 +381,10 @@ def expected_run(
     window_s = change_s + expected_window_s(rule, step_s, noise or 0.0)
     most_noise = _NOISIEST if noise is None else noise
     longest_s = 2 * change_s + expected_window_s(rule, step_s, most_noise)
-    seconds = settling_s + measuring.windows * splits * window_s
+    least_s = settling_s + measuring.windows * splits * window_s
     most_windows = measuring.most_windows(splits * longest_s)
     most_s = settling_s + most_windows * splits * longest_s
-    return ExpectedRun(seconds, most_s - seconds, window_s)
+    return ExpectedRun(DurationRange(least_s, most_s), window_s)
 
 
 def _widest_half_width(

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from gpubalance.jobs.events import TimeLeft, Watch
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.workload_runner import SETTLING_STEPS
+from gpubalance.numbers.units import DurationRange
 from gpubalance.planning.model import fit_line
 from gpubalance.results.probe import CurvePoint
 
@@ -80,7 +81,8 @@ class QueuesLeft:
         longest_s = max(self._until_s.values()) - now_s
         # With nothing left the phase would be called late, which is not over yet
         if len(self._until_s) == len(self._queues) and longest_s > 0:
-            self._watch(TimeLeft(longest_s, step_s=self._step_s))
+            left = DurationRange.exactly(longest_s)
+            self._watch(TimeLeft(left, step_s=self._step_s))
 
 
 def curve_left_s(
