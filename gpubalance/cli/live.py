@@ -70,8 +70,8 @@ class Remaining:
     def __init__(self) -> None:
         self._phase = events.PhaseBegun("", 1, 0)
         self._began_s = time.monotonic()
-        self._told_s = self._began_s
-        self._left_when_told = NO_TIME
+        self._reported_s = self._began_s
+        self._left_when_reported = NO_TIME
         self._later = NO_TIME  # for the phases after this one
 
     def take(self, event: events.Event) -> None:
@@ -81,13 +81,13 @@ class Remaining:
             if not self._phase.name:
                 self._began_s = now_s
             self._phase = event
-            self._told_s = now_s
+            self._reported_s = now_s
             self._later = event.later
-            self._left_when_told = (event.duration or NO_TIME) + event.later
+            self._left_when_reported = (event.duration or NO_TIME) + event.later
         elif isinstance(event, events.TimeLeft):
-            self._told_s = now_s
+            self._reported_s = now_s
             self._later = event.later
-            self._left_when_told = event.duration
+            self._left_when_reported = event.duration
 
     @property
     def line(self) -> str:
@@ -158,7 +158,7 @@ class Remaining:
 
     @property
     def _left_by_estimate(self) -> DurationRange:
-        return self._left_when_told.after(time.monotonic() - self._told_s)
+        return self._left_when_reported.after(time.monotonic() - self._reported_s)
 
     @property
     def _of_whole(self) -> str:

@@ -225,10 +225,10 @@ class Phases:
         self._begun: set[int] = set()
         self._began_s = 0.0
         self._phase_began_s = 0.0
-        self._left = NO_TIME  # of the command, at `_told_s`
-        self._told_s = 0.0
+        self._left = NO_TIME  # of the command, at `_noted_s`
+        self._noted_s = 0.0
         self._announced = NO_TIME  # of the whole command
-        self._has_told = False  # of the present phase, how long it still takes
+        self._has_reported_left = False  # of the present phase, how long it still takes
         self._is_by_steps = False
         self._is_estimated = False  # by the job, which has measured
         # The longest whole time that was told as longer than announced
@@ -282,7 +282,7 @@ class Phases:
             self._announced = _total(self._phases)
         self._end()
         self._number = number
-        self._has_told = False
+        self._has_reported_left = False
         self._begun.add(number)
         self._phase_began_s = self._clock()
         phase = self._phases[number]
@@ -307,7 +307,7 @@ class Phases:
         ended = self._phases[self._number]
         self._took_s[ended.key] += took_s
         probing = self._probing
-        if ended.name not in probing or not self._has_told:
+        if ended.name not in probing or not self._has_reported_left:
             return
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
@@ -346,13 +346,13 @@ class Phases:
     def _note_left(self, left: DurationRange) -> None:
         """Notes how long the command still takes."""
         self._left = left
-        self._told_s = self._clock()
+        self._noted_s = self._clock()
 
     def _estimate_present(self, left: TimeLeft) -> None:
         """Estimates the present phase by what the job says is left of it."""
         if self._number is None:
             return
-        self._has_told = True
+        self._has_reported_left = True
         took = DurationRange.exactly(self._clock() - self._phase_began_s)
         phase = self._phases[self._number]
         self._phases[self._number] = phase.lasting(took + left.duration)
@@ -415,7 +415,7 @@ class Phases:
     def _say_if_longer(self) -> None:
         if self._number is None or self._has_reported_longer:
             return
-        left = self._left.after(self._clock() - self._told_s)
+        left = self._left.after(self._clock() - self._noted_s)
         whole_s = self._clock() - self._began_s + left.least_s
         announced = self._announced
         if whole_s <= max(_LONGER * announced.most_s, announced.most_s + _LONGER_S):
