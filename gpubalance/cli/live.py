@@ -145,7 +145,7 @@ class Remaining:
     @property
     def _whole(self) -> DurationRange:
         took_s = time.monotonic() - self._began_s
-        return DurationRange.exactly(took_s) + self._left
+        return DurationRange.about(took_s) + self._left
 
     @property
     def _left(self) -> DurationRange:

@@ -228,7 +228,8 @@ def called_flat(function: Any, arguments: Any) -> Any:
 
 def taking_keys_at_once() -> contextlib.AbstractContextManager[None]:
     """The sums of the function that is traced in the block take their keys by `_KeysOfSums`."""
-    return acting({_NEXT_SUM_KEY: _KeysOfSums().of_next})
+    keys = _KeysOfSums(tf.compat.v1.get_default_graph())
+    return acting({_NEXT_SUM_KEY: keys.of_next})
 
 
 class _KeysOfSums:
@@ -236,55 +237,53 @@ class _KeysOfSums:
 
     By a key the devices of a sum find each other, so each sum of each call has a new one.
     TensorFlow captures each by itself: some 50 µs of the host for each sum on each device. Here a
-    call reserves as many as the function has sums; in the function they follow from the first.
+    call reserves as many as the function has sums; in the function they follow from the first. A
+    sum in a function within it gets TensorFlow's own. Where one function calls it several times,
+    all calls have the same keys: they run one after the other.
     """
 
-    def __init__(self) -> None:
-        self._graph: Any = None  # of the function's first sum
-        self._captured_keys: Any = (
-            None  # int32 [devices]: each one's first key of a call
-        )
-        self._launchers: list[Any] = []  # one for each device
-        self._sums: list[int] = []  # of each device
+    def __init__(self, graph: Any) -> None:
+        self._graph = graph
+        # int32 [devices]: each one's first key of a call
+        self._captured_keys: Any = None
+        # By the launcher of a device
+        self._first_keys: dict[Any, Any] = {}
+        self._sum_counts: dict[Any, int] = {}
 
     def of_next(self, original: Any, launcher: Any) -> Any:
         """A key for the next sum of the device that the launcher has."""
         graph = tf.compat.v1.get_default_graph()
-        is_inside = getattr(graph, "is_control_flow_graph", False)
-        if tf.executing_eagerly() or is_inside or not graph.building_function:
+        while getattr(graph, "is_control_flow_graph", False):
+            graph = graph.outer_graph
+        is_its_own = graph is self._graph and graph.building_function
+        if not is_its_own or not launcher._use_unique_instance_key():
             return original(launcher)
-        if not launcher._use_unique_instance_key():
-            return original(launcher)
-        if self._graph is None:
-            self._graph = graph
-            self._captured_keys = self._captured(graph)
-        if graph is not self._graph:
-            return original(launcher)
-        if launcher not in self._launchers:
-            self._launchers.append(launcher)
-            self._sums.append(0)
-        device = self._launchers.index(launcher)
-        sums_before = self._sums[device]
-        self._sums[device] += 1
-        with tf.device("CPU:0"):
-            return self._captured_keys[device] + sums_before
+        with graph.as_default(), tf.device("CPU:0"):
+            if launcher not in self._first_keys:
+                self._add(launcher)
+            sums_before = self._sum_counts[launcher]
+            self._sum_counts[launcher] += 1
+            first_key = self._first_keys[launcher]
+            return first_key + sums_before if sums_before else first_key
 
-    def _captured(self, graph: Any) -> Any:
-        spec = tf.TensorSpec([None], tf.int32)
-        return graph.capture_call_time_value(self._reserved, spec)
+    def _add(self, launcher: Any) -> None:
+        if self._captured_keys is None:
+            self._captured_keys = self._graph.capture_call_time_value(
+                self._reserved, tf.TensorSpec([None], tf.int32)
+            )
+        place = len(self._first_keys)
+        self._first_keys[launcher] = self._captured_keys[place]
+        self._sum_counts[launcher] = 0
 
     def _reserved(self) -> Any:
         """Each device's first key of a call."""
-        graph = tf.compat.v1.get_default_graph()
-        if not tf.executing_eagerly():  # a function is traced that calls this one
-            return self._captured(graph)
         first_keys = []
-        for launcher, sums in zip(self._launchers, self._sums, strict=True):
+        for launcher, count in self._sum_counts.items():
             keys = launcher._collective_keys
             with keys._lock:
                 next_keys = keys._instance_key_table[launcher._group_key]
                 first_keys.append(next_keys[launcher._device])
-                next_keys[launcher._device] += sums
+                next_keys[launcher._device] += count
         with tf.device("CPU:0"):
             return tf.constant(first_keys, tf.int32)
 

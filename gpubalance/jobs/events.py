@@ -41,8 +41,8 @@ class Starting(NamedTuple):
 class PhaseBegun(NamedTuple):
     """A phase of the command begins, and lasts about `duration`; None if that is unknown.
 
-    All `later` phases together last about so long. A job gives the name, and `duration` if it has
-    measured what the phase trains; `Phases` knows the rest.
+    `later` is about how long all later phases take together. A job gives the name, and `duration`
+    if it has measured what the phase trains; `Phases` knows the rest.
     """
 
     name: str

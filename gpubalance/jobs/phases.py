@@ -287,7 +287,7 @@ class Phases:
         self._phase_began_s = self._clock()
         phase = self._phases[number]
         if by_job.duration is not None:  # it has measured
-            phase = phase.lasting(by_job.duration)
+            phase = phase.with_duration(by_job.duration)
             self._phases[number] = phase
         self._note_left(phase.duration + self._later)
         begun = PhaseBegun(phase.name, number + 1, len(self._phases))
@@ -312,7 +312,7 @@ class Phases:
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
             if phase.guessed and phase.name in probing:
-                self._phases[number] = phase.lasting(DurationRange.exactly(took_s))
+                self._phases[number] = phase.with_duration(DurationRange.about(took_s))
 
     @property
     def _probing(self) -> set[str]:
@@ -353,9 +353,9 @@ class Phases:
         if self._number is None:
             return
         self._has_reported_left = True
-        took = DurationRange.exactly(self._clock() - self._phase_began_s)
+        took = DurationRange.about(self._clock() - self._phase_began_s)
         phase = self._phases[self._number]
-        self._phases[self._number] = phase.lasting(took + left.duration)
+        self._phases[self._number] = phase.with_duration(took + left.duration)
 
     def _estimate_by_steps(self, left: TimeLeft) -> None:
         """Estimates later phases by what a step takes and what the present one will have taken.
@@ -366,21 +366,20 @@ class Phases:
             return
         whole_s = self._clock() - self._phase_began_s + left.duration.least_s
         probing = self._probing
-        usual = {phase.key: phase for phase in phases_of(self._request)}
         known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
-            by_step, by_default = known[phase.key], usual[phase.key]
-            duration = max(by_step, by_default, key=lambda one: one.seconds).duration
+            by_steps = known[phase.key]
+            duration = by_steps.duration
             if phase.name in probing:
                 as_long_s = whole_s
-                if not by_default.guessed:
+                if not by_steps.guessed:
                     as_long_s = max(phase.seconds, whole_s)
-                duration = DurationRange.exactly(as_long_s)
-            self._phases[number] = phase.lasting(duration)
+                duration = DurationRange.about(as_long_s)
+            self._phases[number] = phase.with_duration(duration)
         if left.later != NO_TIME:  # by the job, whose next phase is the last one
-            self._phases[-1] = self._phases[-1].lasting(left.later)
-        took = DurationRange.exactly(self._clock() - self._began_s)
+            self._phases[-1] = self._phases[-1].with_duration(left.later)
+        took = DurationRange.about(self._clock() - self._began_s)
         self._announce(took + left.duration + self._later)
 
     def _announce(self, whole: DurationRange) -> None:
@@ -399,16 +398,16 @@ class Phases:
             return
         took_s = self._clock() - self._phase_began_s
         phase = self._phases[self._number]
-        expected_s = phase.duration.most_s
+        expected_s = max(1.0, phase.duration.most_s)
         if took_s <= _OVERDUE * expected_s:
             return
         self._is_corrected = True
         times = (1 + _AGAIN) * took_s / expected_s
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
-            self._phases[number] = phase.lasting(phase.duration * times)
+            self._phases[number] = phase.with_duration(phase.duration * times)
         self._is_estimated = False
-        left = self._with_later(DurationRange.exactly(_AGAIN * took_s))
+        left = self._with_later(DurationRange.about(_AGAIN * took_s))
         self._note_left(left.duration)
         self._watch(left)
 
@@ -416,14 +415,15 @@ class Phases:
         if self._number is None or self._has_reported_longer:
             return
         left = self._left.after(self._clock() - self._noted_s)
-        whole_s = self._clock() - self._began_s + left.least_s
+        took_s = self._clock() - self._began_s
         announced = self._announced
-        if whole_s <= max(_LONGER * announced.most_s, announced.most_s + _LONGER_S):
+        longer_s = max(_LONGER * announced.most_s, announced.most_s + _LONGER_S)
+        if took_s + left.least_s <= longer_s:
             return
         self._has_reported_longer = True
         text = f"taking longer than the estimated {announced}"
         if self._is_estimated:
-            self._expected_whole_s = whole_s
+            self._expected_whole_s = took_s + left.most_s
             more = f": about {left} more" if left.least_s else ""
             text = f"taking over twice the estimated {announced}{more}"
         self._watch(Doing(text, stays=True))

@@ -95,17 +95,17 @@ def format_duration(seconds: float) -> str:
 
 @dataclass(frozen=True)
 class DurationRange:
-    """About how long something takes: `least_s` seconds, `most_s` at most.
+    """About how long something takes: at least `least_s` seconds, and at most `most_s`.
 
     In a text it is `14 to 30 s` or `80 s to 2 min`, and one duration if the two are nearly alike.
     """
 
-    least_s: float = 0.0
-    most_s: float = 0.0
+    least_s: float
+    most_s: float
 
     @classmethod
-    def exactly(cls, seconds: float) -> DurationRange:
-        """So many seconds, no more."""
+    def about(cls, seconds: float) -> DurationRange:
+        """One number of seconds: both ends are the same."""
         return cls(seconds, seconds)
 
     def __add__(self, other: DurationRange) -> DurationRange:
@@ -129,7 +129,7 @@ class DurationRange:
         return f"{number if most.endswith(f' {unit}') else least} to {most}"
 
 
-NO_TIME = DurationRange()
+NO_TIME = DurationRange(0.0, 0.0)
 
 
 def format_rate(rate: float | None) -> str:

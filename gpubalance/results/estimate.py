@@ -29,11 +29,11 @@ class PhaseEstimate(Record):
 
     @property
     def duration(self) -> DurationRange:
-        """At least `seconds`."""
+        """From `seconds` to `seconds` + `more_s`."""
         return DurationRange(self.seconds, self.seconds + self.more_s)
 
-    def lasting(self, duration: DurationRange) -> PhaseEstimate:
-        """The phase, taking so long."""
+    def with_duration(self, duration: DurationRange) -> PhaseEstimate:
+        """The phase, which takes so long."""
         more_s = duration.most_s - duration.least_s
         return self.model_copy(update={"seconds": duration.least_s, "more_s": more_s})
 

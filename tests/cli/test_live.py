@@ -36,7 +36,7 @@ hot = Moment(
 def joint(watch):
     watch(Doing("going on with what was measured", stays=True))
     watch(Doing("measuring 120/80/40/30, window 1 of 3, interleaved with the even split"))
-    watch(PhaseBegun("proof", 4, 4, DurationRange.exactly(75.0)))
+    watch(PhaseBegun("proof", 4, 4, DurationRange.about(75.0)))
     for name, batches, step_s in (("even", (68, 68, 67, 67), 0.08), ("", (120, 80, 40, 30), 0.065)):
         stamps = (0.060, 0.059, 0.061, 0.040), (0.001,) * 4
         watch(TimingDone(name, devices, batches, step_s, *stamps, (hot, None, None, None)))
@@ -46,7 +46,7 @@ def joint(watch):
 
 def own(watch):
     watch(Doing("measuring all 4 devices at once, window 1 of 3"))
-    watch(PhaseBegun("independent", 1, 1, DurationRange.exactly(75.0)))
+    watch(PhaseBegun("independent", 1, 1, DurationRange.about(75.0)))
     for name, step_s in (("alone", 0.05), ("at once", 0.06)):
         for device, batch in zip(devices, (120, 80, 40, 30)):
             watch(TimingDone(name, (device,), (batch,), step_s, None, None, (hot if device.index == 0 else None,)))
@@ -60,7 +60,7 @@ with Progress(quiet=QUIET) as tell:
     time.sleep(1.2)
 print("the result")
 """
-TEN_MINUTES = DurationRange.exactly(600.0)
+TEN_MINUTES = DurationRange.about(600.0)
 KEPT = "… going on with what was measured"
 
 
@@ -193,7 +193,7 @@ def test_what_is_left_counts_down_and_no_time_is_told_of_an_overdue_phase() -> N
     remaining.take(PhaseBegun("GPU:0 alone", 1, 3, TEN_MINUTES, TEN_MINUTES))
     first = "phase 1 of 3, GPU:0 alone: about 10 min; about 20 min in all"
     assert remaining.line == first
-    fifteen_minutes = DurationRange.exactly(900.0)
+    fifteen_minutes = DurationRange.about(900.0)
     remaining.take(TimeLeft(DurationRange(1500.0, 1800.0), fifteen_minutes))
     assert remaining.short == "phase 1 of 3, about 25 to 30 min of 30 min left"
     later = DurationRange(900.0, 1200.0)

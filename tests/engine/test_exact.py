@@ -15,7 +15,7 @@ from gpubalance.settings.device import DeviceProfile
 from gpubalance.system import versions
 from tests.engine.steps import Steps
 from tests.support.cases import cases, full
-from tests.support.late import keras, losses, optimizers, tf
+from tests.support.late import keras, layers, losses, optimizers, tf
 from tests.training.cases import largest
 from tests.training.models import dense
 from tests.training.samples import numbers
@@ -30,6 +30,11 @@ TOLERANCE = 1e-5
 
 def dense_model(**options: Any) -> Any:
     return keras.Sequential(dense(**options))
+
+
+def words_model() -> Any:
+    body = [layers.Embedding(9, 2), layers.Flatten(), layers.Dense(3, "softmax")]
+    return keras.Sequential([keras.Input((6,)), *body])
 
 
 def active() -> Any:
@@ -177,18 +182,34 @@ def test_one_trace_serves_every_split() -> None:
 def test_python_gives_all_sums_of_a_step_their_keys_at_once() -> None:
     """A key by itself takes some 50 µs of the host for each sum and device."""
     steps = Steps(dense_model, adam, [None, None])
-    launchers = []
-    for x, y in samples()[:2]:
-        steps.step(x, (y,), (60, 40))
-        launchers.append(_keys_taken(steps))
+    taken = _keys_taken_by_a_step(steps)
     (traced,) = steps.traces(micro=False)
     made = traced.graph.get_operations()
     sums = [one for one in made if "CollectiveReduce" in one.type]
     assert len(sums) > len(steps.names)  # in packs
     assert len(traced.graph.deferred_external_captures) == 1
-    # Those of a step are as many as its sums, and none is taken twice.
-    before, after = launchers
-    assert {after[name] - before[name] for name in before} == {len(sums) // 2}
+    # They are as many as its sums, and none is taken twice.
+    assert set(taken.values()) == {len(sums) // 2}
+
+
+def test_sums_of_rows_take_their_keys_with_the_others() -> None:
+    """Rows are summed in a branch: gathered if they are as many on each device, else one by one."""
+    steps = Steps(words_model, adam, [None, None])
+    taken = _keys_taken_by_a_step(steps)
+    (traced,) = steps.traces(micro=False)
+    assert len(traced.graph.deferred_external_captures) == 1
+    assert len(set(taken.values())) == 1
+    assert replicas_are_equal(steps)
+
+
+def _keys_taken_by_a_step(steps: Steps) -> dict[str, int]:
+    """By device, how many keys a step takes that is not the first."""
+    keys_after = []
+    for x, y in samples()[:2]:
+        steps.step(np.abs(x) % 9, (y,), (60, 40))
+        keys_after.append(_keys_taken(steps))
+    before, after = keys_after
+    return {name: after[name] - before[name] for name in before}
 
 
 def _keys_taken(steps: Steps) -> dict[str, int]:

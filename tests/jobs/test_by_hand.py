@@ -184,7 +184,7 @@ def test_a_plan_takes_the_smallest_batch_that_is_nearly_as_fast() -> None:
     assert planned_step_s([*points, point_of(QUICK, 512, 0.7)]) == 0.7
 
 
-def _seconds_left(told: TimeLeft) -> tuple[float, float]:
+def _left_and_step_s(told: TimeLeft) -> tuple[float, float]:
     """Those of the phase, and of a step."""
     return told.duration.least_s, told.step_s
 
@@ -203,13 +203,13 @@ def test_queues_at_once_end_with_the_last_device_of_the_longest() -> None:
     assert not told  # nobody knows of the other queue
     left.report(1, 50.0, 0.25)
     # Device 0 takes 40 s in all, and device 2 about as long.
-    assert _seconds_left(told[-1]) == pytest.approx((70.0, 0.5))
+    assert _left_and_step_s(told[-1]) == pytest.approx((70.0, 0.5))
     now_s = 140.0
     left.end(0)
     left.begin(2)
     now_s = 150.0
     left.report(2, 1.0, 0.1)
-    assert _seconds_left(told[-1]) == pytest.approx((10.0, 0.5))
+    assert _left_and_step_s(told[-1]) == pytest.approx((10.0, 0.5))
     left.end(1)
     assert told[-1].duration.least_s == pytest.approx(1.0)
     count = len(told)

@@ -203,7 +203,7 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
     request = rounds.request
     # The proof, with batches on the devices, does not show the pipeline.
     if request.settings.data is not None:
-        rounds.watch(TimeLeft(DurationRange.exactly(USUAL_PIPELINE_S)))
+        rounds.watch(TimeLeft(DurationRange.about(USUAL_PIPELINE_S)))
         worker_group = rounds.joint_workers.gather(split)
         alone = measure_input_pipeline(worker_group, split.global_batch, rounds.watch)
         solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)

@@ -177,7 +177,7 @@ class BalanceRounds:
         once_warm = DurationRange(left.duration.least_s, slow.duration.most_s)
         begins_s = start_s + trace_s + warm_up_s
         return TimeLeft(
-            once_warm + DurationRange.exactly(begins_s),
+            once_warm + DurationRange.about(begins_s),
             DurationRange(left.later.least_s, slow.later.most_s),
             step_s,
         )
@@ -200,7 +200,7 @@ class BalanceRounds:
         splits = 1 if self.is_proven_alone(split) else 2
         expected = expected_run(self.request.measuring, step_s, noise, splits)
         pipeline_s = USUAL_PIPELINE_S if self.request.settings.data else 0.0
-        with_pipeline = expected.duration + DurationRange.exactly(pipeline_s)
+        with_pipeline = expected.duration + DurationRange.about(pipeline_s)
         return expected._replace(duration=with_pipeline)
 
     def is_proven_alone(self, split: BatchSplit) -> bool:
@@ -436,7 +436,7 @@ def measure_split(
     if step_s:  # it was not warm
         if left_at is None:
             window_s = expected_window_s(rule, step_s)
-            left = TimeLeft(DurationRange.exactly(window_s), step_s=step_s)
+            left = TimeLeft(DurationRange.about(window_s), step_s=step_s)
         else:
             left = left_at(step_s)
         joint_workers.watch(left)

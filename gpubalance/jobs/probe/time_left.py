@@ -81,7 +81,7 @@ class QueuesLeft:
         longest_s = max(self._until_s.values()) - now_s
         # With nothing left the phase would be called late, which is not over yet
         if len(self._until_s) == len(self._queues) and longest_s > 0:
-            left = DurationRange.exactly(longest_s)
+            left = DurationRange.about(longest_s)
             self._watch(TimeLeft(left, step_s=self._step_s))
 
 
