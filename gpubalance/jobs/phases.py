@@ -235,11 +235,11 @@ class Phases:
         self._expected_whole_s = 0.0
         self._is_corrected = False
         self._has_reported_longer = False
+        measuring = request if isinstance(request, ProbeRequest) else request.measuring
+        limit_s = measuring.time_limit_s
+        self._limit_s = math.inf if limit_s is None else limit_s
         if resumed:
             self._resume()
-        measuring = request if isinstance(request, ProbeRequest) else request.measuring
-        limit_s = None if resumed else measuring.time_limit_s
-        self._limit_s = math.inf if limit_s is None else limit_s
 
     def __call__(self, event: Event) -> None:
         """Passes on an event, a phase with its number and times."""
@@ -267,6 +267,7 @@ class Phases:
     def _resume(self) -> None:
         """Announces no times from now on, and keeps none."""
         self._resumed = self._is_corrected = self._has_reported_longer = True
+        self._limit_s = math.inf
 
     def keep(self) -> None:
         """Ends the command, and keeps how long its phases took for the next time."""

@@ -99,7 +99,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if rebalance:
             multiple = split.plan.batch_multiple if split.plan else 1
             self._follower = Rebalancer(split.limits, multiple, split.fixed_samples)
-        self._log = EventLog(log_dir) if log_dir else None
+        # One of several processes prints and writes for all.
+        self._log = EventLog(log_dir) if log_dir and split.is_first else None
         self._norms: deque[Norms] = deque(maxlen=_RECENT)
         self._steps: list[StampedStep] = []
         self._clock = StepClock()
@@ -120,7 +121,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps_left.begin()
         if self._follower:
             self._follower.begin()
-        self._begun = len(self.changes)
+        self._begun = self._reported = len(self.changes)
         self.gain = None
         self._split.stamp_for(self)
 
@@ -130,7 +131,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         if self._follower and changes:
             self.gain = self._follower.gain
             self._say(gain_text(changes, self.gain))
-        if self.noise:
+        if self.noise and self._split.is_first:
             print_msg(
                 noise_text(
                     noise_scale(self._norms), self._split.shares, self._split.plan
@@ -188,13 +189,14 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._steps.clear()
         self.epochs.append(times)
         self._write(times)
-        if isinstance(self.noise, str | Path):
+        if isinstance(self.noise, str | Path) and self._split.is_first:
             self._write_noise(Path(self.noise))
         # Fixed costs decide how long a last, smaller batch takes: it says nothing of the split
         samples = sum(times.batches)
         is_whole = samples >= self._first_batch and self._is_of_split(samples)
         is_unfit = is_whole and times.imbalance > _FITS_UP_TO
-        if is_unfit and not self._follower and not self._has_warned:
+        warns = self._split.is_first and not self._follower and not self._has_warned
+        if is_unfit and warns:
             self._has_warned = True
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
 

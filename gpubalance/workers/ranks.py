@@ -295,9 +295,8 @@ class Ranks:
             )
         elif lost:
             were_silent = f"{self._labels(silent)} sent nothing while {doing}"
-            message = (
-                f"{were_silent}, and {self._labels(lost)} lost the connection to it"
-            )
+            to_whom = "it" if len(silent) == 1 else "them"
+            message = f"{were_silent}, and {self._labels(lost)} lost the connection to {to_whom}"
         else:
             silent, why = self._held_up_by(silent)
             message = f"{self._labels(silent)} sent nothing while {doing}; {why}"

@@ -319,9 +319,13 @@ def explored(
     *,
     find_limit: bool = True,
     for_split: bool = False,
+    told: list[float] | None = None,
 ) -> tuple[list[int], Explored]:
-    """The batches that are explored where each sample takes 10 bytes and all of them 100 more."""
-    told: list[float] = []
+    """The batches that are explored where each sample takes 10 bytes and all of them 100 more.
+
+    `told` gets the time left after each batch, in steps.
+    """
+    told = [] if told is None else told
     asked = {"find_limit": find_limit, "for_split": for_split}
     probe_worker: Any = SimpleNamespace(
         request=SimpleNamespace(batch_multiple=8, max_batch=max_batch, **asked),
@@ -382,6 +386,13 @@ def test_which_batches_are_explored(
 ) -> None:
     found = explored(**{"rate_of": float, **how})
     assert found == (batches, Explored(max_batch, failed))
+
+
+def test_without_memory_the_time_left_goes_as_far_as_was_asked_for() -> None:
+    told: list[float] = []
+    explored(float, max_batch=8192, told=told)
+    fewer_s = [before - after for before, after in itertools.pairwise(told)]
+    assert min(fewer_s) > 0
 
 
 def test_where_throughput_no_longer_rises_no_limit_is_looked_for() -> None:

@@ -281,6 +281,22 @@ def test_stamps_that_cannot_be_right_are_not_learnt_from() -> None:
         assert load.compute_s(batch, batch) == pytest.approx(2 * alone_s[0])
 
 
+def test_late_stamps_of_one_split_are_doubted_of_all() -> None:
+    """The third device was measured before the stamp that shows it, and not with that split."""
+    probe = probe_of(devices_of(QUICK, QUICK, QUICK))
+    known = DeviceEstimates(probe, probe.devices, PlanRequest(accumulate=1))
+    alone_s = known.alone_s(2, BatchSplit((0, 64, 64)))
+    apart = measurement_of((1, 64, 64), [0.0, alone_s, alone_s], sync_s=alone_s)
+    known.learn(planned(0, 64, 64), altered(apart, replicas=apart.replicas[1:]))
+    assert known.problem.sync.of({1, 2}) == pytest.approx(alone_s)
+    late = measurement_of((64, 64, 1), [alone_s, 0.01 * alone_s, 0.0])
+    known.learn(planned(64, 64, 0), altered(late, replicas=late.replicas[:2]))
+    assert known.stamps_are_late
+    assert known.problem.sync.of({1, 2}) == pytest.approx(0.0, abs=1e-12)
+    third = known.problem.loads[2]
+    assert third.compute_s(64, 64) == pytest.approx(2 * alone_s)
+
+
 def test_near_sizes_count_more_where_joint_times_depend_on_the_batch() -> None:
     """By hand: 64 is an octave from 32 and two from 256, whose weights are 1 and 1/4."""
     assert _factor_at(64, {32: 1.5, 256: 1.0}) == pytest.approx((1.5 + 0.25) / 1.25)

@@ -247,9 +247,10 @@ def test_damaged_durations_are_as_none(content: str) -> None:
 
 
 def test_what_a_journal_has_a_part_of_tells_no_time_and_is_no_measure() -> None:
-    command = Command()
+    command = Command(altered(REQUEST, measuring=Measuring(time_limit_s=1)))
     command.phases(Doing("continuing an unfinished measurement", resumes=True))
     begun = [command.phase(name, 0.01) for name in NAMES]
     assert {(one.duration, one.later) for one in begun} == {(None, NO_TIME)}
+    assert len(command.told) == 1  # nor is it too long for the limit
     command.phases.keep()
     assert [phase.seconds for phase in phases_of(REQUEST)] == _usual_s()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -77,6 +78,7 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
 def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
     told: Any = {"devices": devices_of(QUICK, QUICK)}
     told |= {"global_batch": 8, "takes_any_batch": False, "stamp_for": lambda _: None}
+    told |= {"is_first": True}
     how: Any = {"every": 1, "rebalance": False, "noise": False, "log_dir": tmp_path}
     monitor = epoch_times.Monitor(SimpleNamespace(**told), **how)
     for training, times_s in enumerate(((9.0,), (0.5, 0.25))):
@@ -86,6 +88,9 @@ def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
             monitor.note(epoch, np.array([row, row]), BatchSplit((6, 2)), None)
             if training:
                 monitor.on_epoch_end(epoch)
+            else:  # it is interrupted after a change
+                monitor.changes.append("the first training's")
+    assert not any(one.changes for one in monitor.epochs)
     monitor.on_epoch_end(2)  # of which no step was stamped
     assert [one.compute_s for one in monitor.epochs] == [(0.5, 0.5), (0.25, 0.25)]
     (log,) = tmp_path.iterdir()
@@ -93,6 +98,27 @@ def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
     assert tags.count("gpubalance/update_s/GPU:1") == 2
     assert tags.count("gpubalance/imbalance") == 2
     assert "gpubalance/noise_scale" not in tags  # nobody knows it
+
+
+def test_of_several_processes_only_the_first_writes_and_prints(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    told: Any = {"devices": devices_of(QUICK, QUICK), "shares": BatchSplit((6, 2))}
+    told |= {"global_batch": 8, "takes_any_batch": False, "stamp_for": lambda _: None}
+    how: Any = {"every": 1, "rebalance": False, "noise": tmp_path / "noise.json"}
+    for is_first, files in ((False, 0), (True, 2)):
+        split = SimpleNamespace(**told, is_first=is_first, plan=None)
+        monitor = epoch_times.Monitor(split, log_dir=tmp_path / "log", **how)
+        monitor.set_model(SimpleNamespace(name="small"))
+        monitor.on_train_begin()
+        row = (5.0, 9.0, 15.0, 15.125)
+        stamps = np.array([row, (5.0, 5.5, 15.0, 15.125)])
+        monitor.note(1, stamps, BatchSplit((6, 2)), None)
+        with warned("is no longer balanced") if is_first else nullcontext():
+            monitor.on_epoch_end(0)
+        monitor.on_train_end()
+        assert len([*tmp_path.iterdir()]) == files
+        assert bool(capsys.readouterr().out) == is_first
 
 
 def written(log: Path) -> list[Any]:

@@ -76,6 +76,7 @@ ALL = "^alpha:0, alpha:1, beta:0"
 ABORTED = "^beta:0: the worker was ended by SIGABRT while"
 FULL = "^beta:0 ran out of memory with batches 80/40/24$"
 LOST_IT = "^beta:0 sent nothing .*, and alpha:0, alpha:1 lost the connection to it$"
+LOST_THEM = "^alpha:0, alpha:1 sent nothing .*, and beta:0 lost the connection to them$"
 NOT_COMPUTED = "^beta:0 sent .*; the others wait, because it has not computed its grad"
 NO_ANSWER = "^beta:0 sent .*, because it does not respond, not even in a second"
 # What beta does and what the others do, with what kind of error says so
@@ -85,6 +86,7 @@ FAILURES: dict[str, tuple[str, str, type[GpubalanceError], str]] = {
     "memory": (OOM, WAITS, OutOfMemory, FULL),
     "memory that NCCL tells of": (LATE_OOM, NCCL, OutOfMemory, FULL),
     "silence": (HANGS, LOST, DeadlinePassed, LOST_IT),
+    "silence of two": (LOST, HANGS, DeadlinePassed, LOST_THEM),
     "a cut link": ("pass", LOST, DeadlinePassed, f"{ALL} lost the connection to each"),
     "a device or a program hangs": (HANGS, WAITS, DeadlinePassed, NOT_COMPUTED),
     "a process is stopped": (STOPS, WAITS, DeadlinePassed, NO_ANSWER),

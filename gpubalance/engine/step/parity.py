@@ -198,7 +198,7 @@ class ParityAnalysis:
         if self._runs.has_no_gradients():
             self._is_known = False
             warning = (
-                f"{self._training} has no gradients for the samples tried: {UNKNOWN}"
+                f"{self._training} has no gradients for the samples tried, {UNKNOWN}"
             )
         elif self._runs.has_lost_gradients():
             self._is_known = False
@@ -419,7 +419,7 @@ def _tried(
     # Whatever the user's code raises for these samples: training may not.
     except Exception as error:  # noqa: BLE001
         failed = f"a few samples ({reason_of(error)})"
-    warning = f"{training} can't be tried on {failed}: {UNKNOWN}"
+    warning = f"{training} can't be tried on {failed}, {UNKNOWN}"
     return CombineRules(warned=(warning,), is_known=False)
 
 

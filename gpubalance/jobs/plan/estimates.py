@@ -298,7 +298,7 @@ class DeviceEstimates:
         self._sync_points.clear()
         for measured_split in self._measured.values():
             for measured in measured_split.counted_measurements:
-                self._learn_factors(measured_split.planned.split, measured)
+                self._learn_times(measured_split.planned.split, measured)
 
     def _learn_factors(
         self, split: BatchSplit, measured: Measurement
@@ -331,6 +331,10 @@ class DeviceEstimates:
         self._measured[split] = replace(
             known, planned=planned, measurements=measurements
         )
+        self._learn_times(split, measured)
+
+    def _learn_times(self, split: BatchSplit, measured: Measurement) -> None:
+        """Takes in what a split's devices took, and what its gradients' sync did."""
         computes_s = self._learn_factors(split, measured)
         busy_s = []
         for replica, compute_s in zip(measured.replicas, computes_s, strict=True):

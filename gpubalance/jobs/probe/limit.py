@@ -220,7 +220,7 @@ def _report_time_left(attempts: Attempts, factor: int) -> None:
     probe_worker = attempts.probe_worker
     largest = _predicted(attempts)
     if probe_worker.usable_bytes is None:
-        largest = _LARGEST_UNASKED
+        largest = probe_worker.max_batch or _LARGEST_UNASKED
     if largest is not None:
         points = list(attempts.points.values())
         largest = min(largest, probe_worker.max_batch or largest)
