@@ -155,8 +155,8 @@ class Sensors:
     def watching(self) -> Iterator[None]:
         """Reads every GPU while the block runs.
 
-        After it this raises PartialResult if ECC counted uncorrected errors in a GPU's memory:
-        nothing it did counts.
+        After it this raises PartialResult if ECC counted uncorrected errors in a GPU's memory: what
+        it did is no more than a partial result.
         """
         with ExitStack() as stack:
             for device, recorder in self._read:
