@@ -277,7 +277,7 @@ def joint_run(
     proof: int = 0,
 ) -> Run:
     """The run that the real job makes with this worker group."""
-    job = JointRun(request, Measurer(worker_group, journal, watch, proof))
+    job = JointRun(request, Measurer(worker_group, journal, watch, key=proof))
     with attach_partial(job.state.result):
         job.measure()
     # Stamped steps, all of which are late here, do not count.

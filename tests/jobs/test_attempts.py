@@ -48,7 +48,7 @@ class Scripted(Attempts):
             "device": DEVICE,
             "request": SimpleNamespace(**asked),
             "usable_bytes": None,
-            "fragments": True,
+            "fragments_memory": True,
             "journal": journal,
             "deaths": [],
             "worker_group": SimpleNamespace(alive=True, drop=self._drop),
@@ -153,7 +153,7 @@ def test_a_batch_that_was_only_shown_to_train_counts_by_its_last_try() -> None:
     "usable, batch, more, fresh",
     (128 * MIB, 16, {}, False),  # half of it is enough
     (128 * MIB, 17, {}, True),
-    (128 * MIB, 17, {"fragments": False}, False),
+    (128 * MIB, 17, {"fragments_memory": False}, False),
     (None, 100, {}, False),
     (60 * MIB, 4, {}, True),  # what 8 took counts
     ids=str,
@@ -168,7 +168,7 @@ def test_a_limit_that_may_need_most_of_the_memory_gets_a_fresh_worker(
 
 
 def test_what_takes_more_than_may_be_used_does_not_fit() -> None:
-    attempts = Scripted(usable_bytes=32 * MIB, fragments=False)
+    attempts = Scripted(usable_bytes=32 * MIB, fragments_memory=False)
     assert (attempts.tried(8), attempts.tried(9)) == ("fits", "margin")
     assert attempts.dropped == 0  # memory of simulated devices is only counted
     assert list(attempts.points) == [8]

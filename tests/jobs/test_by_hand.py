@@ -491,7 +491,7 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     has_100 = {"memory_limit_bytes": (100,)}
     probe_worker, started = probe_worker_of(has_100, margin_bytes=30)
     assert probe_worker.usable_bytes is probe_worker.max_batch is None
-    assert probe_worker.fragments
+    assert probe_worker.fragments_memory
     probe_worker.next_group = cast("Any", "next")
     for how in ({}, {}, {"fresh": True}, {"fresh": True, "last": True}):
         probe_worker.ensure_worker(**how)
@@ -505,7 +505,11 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     asked: Any = {"profile": QUICK, "max_batch": 600, "ahead": False}
     counted, started = probe_worker_of({"samples": 500}, **asked)
     counted.ensure_worker()
-    assert (counted.max_batch, counted.fragments, started) == (500, False, [None])
+    assert (counted.max_batch, counted.fragments_memory, started) == (
+        500,
+        False,
+        [None],
+    )
     assert counted.usable_bytes is None
     assert _why_max(counted) == "the data has 500 samples"
     assert _why_max(probe_worker_of({}, max_batch=600)[0]) == ASKED_FOR
@@ -513,7 +517,7 @@ def test_what_a_bench_may_use_and_what_it_loads_ahead() -> None:
     odd.ensure_worker()
     assert _why_max(odd) == "the largest multiple of 64 up to the requested 600"
     unlimited = altered(QUICK, memory=None)
-    assert probe_worker_of({}, profile=unlimited)[0].fragments
+    assert probe_worker_of({}, profile=unlimited)[0].fragments_memory
 
 
 @cases(

@@ -80,7 +80,7 @@ def test_what_was_measured_at_once_is_a_window_of_each() -> None:
         Workload(BatchSplit((batch,)), (device,), "at once", group=device.index)
         for device, batch in zip(devices_of(QUICK, QUICK), (4, 8), strict=True)
     )
-    measurer.take((first, second), StoppingRule(0.0, 9.0, 0.5, 0.01))
+    measurer.measure_kept((first, second), StoppingRule(0.0, 9.0, 0.5, 0.01))
     found = [measurer.windows[one][0] for one in (first, second)]
     assert min(len(window.timings) for window in found) >= 5
     assert [window.memory_peak_bytes for window in found] == [(4,), (8,)]

@@ -59,7 +59,7 @@ class Scripted(Measurer):
         self.taken: list[str] = []
         self.rules: set[StoppingRule] = set()
 
-    def take(
+    def measure_kept(
         self,
         turn: MeasuredTogether,
         rule: StoppingRule,

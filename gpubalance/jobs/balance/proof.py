@@ -81,7 +81,7 @@ def _proof(rounds: BalanceRounds, planned: Allocation) -> tuple[Run, Measurement
     solo = solo_bests_of(rounds.probe, rounds.request.devices, split)
     asked = rounds.joint_workers.run_request(split)
     worker_group = rounds.joint_workers.gather(split)
-    measurer = Measurer(worker_group, rounds.journal, rounds.watch, rounds.proofs)
+    measurer = Measurer(worker_group, rounds.journal, rounds.watch, key=rounds.proofs)
     window_s = expected.window_s if expected else 0.0
     proof = JointRun(asked, measurer, solo, window_s=window_s)
     try:

@@ -440,7 +440,7 @@ def measure_split(
         else:
             left = left_at(step_s)
         joint_workers.watch(left)
-    window = measurer.measure(workload, rule)
+    window = measurer.measure_unkept(workload, rule)
     sensors = measurer.sensors(workload)
     # The workload has only the devices with samples. In the result they keep their numbers among
     # all devices of the request: `split.used`.

@@ -253,7 +253,7 @@ class CutRounds:
         return MeasuredCut(
             placed,
             workload,
-            Measurer(self.worker_group, self.journal, self.watch, what),
+            Measurer(self.worker_group, self.journal, self.watch, key=what),
         )
 
     def _try(self, cut: MeasuredCut) -> None:
@@ -263,7 +263,7 @@ class CutRounds:
         text = cut_text(cut.placed, self.request.devices)
         self.watch(Doing(f"round {len(self.records) + 1}: {text}"))
         try:
-            cut.measurer.take(
+            cut.measurer.measure_kept(
                 (cut.workload,), StoppingRule.at_most(self.request.round_s)
             )
         except OutOfMemory as error:

@@ -300,7 +300,7 @@ class InterleavedWindows:
             measurer.watch(self._time_left(number))
             place = window_place(number, self._planned)
             text = self._describe(place, label_of(workloads))
-            measurer.take(workloads, rule, number, text)
+            measurer.measure_kept(workloads, rule, number, text)
             measurer.watch(_event(measurer, workloads, number, self._planned))
             if number == 1:
                 self._after_first(workloads)

@@ -1,4 +1,4 @@
-"""Has workers measure workloads, keeps what they give, and tells whoever watches."""
+"""Has workers measure workloads, keeps what they give, and reports it to whoever watches."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def group_for(
 ) -> WorkerGroup:
     """A group of one worker for all of the request's devices, or for these.
 
-    The `journal` keeps what it finds of models.
+    The `journal` keeps the combine rules that the workers find for a model.
     """
     measuring = request.measuring
     return WorkerGroup(
@@ -79,14 +79,16 @@ def build_for(request: RunRequest | BalanceRequest | LayersRequest) -> Build:
 
 
 def check_facts(facts: Ready, request: RunRequest, planned: Model | None) -> None:
-    """Checks what the workers of a run say of its model.
+    """Checks the model that the workers of a `run` have built.
 
-    Raises PlanMismatch for a model that was not planned, BadInput if no split trains it.
+    `planned` is the model of its plan, None without a plan. Raises PlanMismatch if it is another
+    one, BadInput if no split trains it.
     """
     name = shlex.quote(request.settings.model)
     another = f"make a plan for this model: gpubalance balance --model {name}"
     check_model(planned, facts.model, remedy=f"{another}; --force runs the plan anyway")
     split = request.split
+    # A batch in one piece on one device is no split.
     if len(split.used) > 1 or split.accumulates:
         raise_if_refused(facts)
 
@@ -97,12 +99,8 @@ T = TypeVar("T")
 class Measurer:
     """Takes windows of workloads with a worker group's workers. A probe has no measurer.
 
-    What `take` measures is in the `journal` before anything else is measured, and what an
-    interrupted command left there is not measured again. `windows` has those of each workload so
-    far, `resumed` how many of each came from the journal. `took_s` is how long the last window of
-    each took, with all that came before its first step. `overlap_s` is for how long
-    several workloads were measured at once. `facts` has what workers said of their models, by the
-    number of their group. `current` is what is measured now, or was when an error came.
+    What `measure_kept` measures is in the `journal` before anything else is measured, and what an
+    interrupted command left there is not measured again.
     """
 
     def __init__(
@@ -110,27 +108,37 @@ class Measurer:
         worker_group: WorkerGroup,
         journal: Journal,
         watch: Watch,
-        *key: str | int,
+        *,
+        key: str | int | None = None,
         workers_rest: bool = False,
     ) -> None:
-        """The `key` tells its windows in the journal apart from those of others.
+        """Measures nothing yet.
 
-        If `workers_rest` between windows, each settles before it is measured.
+        key           tells its windows in the journal from those of the command's other measurers
+        workers_rest  workers are idle while others are measured: each workload that is measured by
+                      itself settles before its window
         """
         self.worker_group = worker_group
         self.watch = watch
+        # Those of each workload so far
         self.windows = defaultdict[Workload, list[Window]](list)
+        # How many windows of each set of workloads came from the journal
         self.resumed = Counter[MeasuredTogether]()
+        # How long the last window of each set took, with all that came before its first step
         self.took_s: dict[MeasuredTogether, float] = {}
+        # For how long several workloads were measured at once
         self.overlap_s = 0.0
+        # What workers reported of their models, by the number of their group
         self.facts: dict[int, Ready] = {}
+        # What is measured now, or was when an error came
         self.current: MeasuredTogether = ()
         self.journal = journal
-        self._key = key
+        self._key = () if key is None else (key,)
         self._workers_rest = workers_rest
-        self._warm_ups: dict[Workload, WarmUp] = {}
+        self._warm_ups: dict[Workload, WarmUp] = {}  # by workload without its name
         self._sensors: dict[Workload, Sensors] = {}
-        self._doing = ""  # what was told last: equal texts are told once
+        # The text that was reported last, "" before any: it is not repeated.
+        self._doing = ""
 
     def window_count(self, workloads: MeasuredTogether) -> int:
         """How many windows each of these workloads has: all have the same number."""
@@ -146,12 +154,16 @@ class Measurer:
             yield from sensors.ended
 
     def warm_up_of(self, workload: Workload) -> WarmUp:
-        """How the workload was warmed up so far, under any name."""
+        """How the workload was warmed up so far, under this or another name; empty if not yet."""
         return self._warm_ups.get(workload.unnamed, WarmUp())
 
     def forget(self, workloads: Sequence[Workload]) -> None:
-        """Forgets what these gave together, as one of them failed."""
-        # A measurer measures at most one set of workloads at once: the overlap is that of these.
+        """Forgets the windows and readings of these workloads; `resumed` and `took_s` stay.
+
+        `independent` does so when a device has dropped out, with what all gave at once. It and
+        `run` do so when a first window shows that this machine is too slow for a profile.
+        """
+        # At most one set of a measurer has several workloads: the overlap is theirs.
         self.overlap_s = 0.0
         for workload in workloads:
             self.windows.pop(workload, None)
@@ -169,13 +181,13 @@ class Measurer:
         """Trains with all at the same time until they are ready. Raises as `warm_up` does."""
         self._at_once(workloads, self._warmed_up_runner)
 
-    def measure(self, workload: Workload, rule: StoppingRule) -> Window:
+    def measure_unkept(self, workload: Workload, rule: StoppingRule) -> Window:
         """A window that is measured now, and does not go into the journal."""
         window = self._measure_one(workload, rule)
         self.windows[workload].append(window)
         return window
 
-    def take(
+    def measure_kept(
         self,
         workloads: MeasuredTogether,
         rule: StoppingRule,
@@ -185,9 +197,9 @@ class Measurer:
         """Adds a window of each of these workloads, which are trained at the same time.
 
         `number` counts their windows from 1. If the journal has that one it is taken; else it is
-        measured now, and `doing` is told. Unless a workload is a cut model, its group must have
-        been warmed up before, as the key in the journal has its worker's facts. Raises OutOfMemory
-        if a device does not hold its part.
+        measured now, and `doing` is reported unless it was reported last. Warm each group up first:
+        the journal's key has its worker's facts, but for a cut model. Raises OutOfMemory if a
+        device does not hold its part.
         """
         key = self._key_of(workloads, number)
         taken = self._from_journal(key, workloads)
@@ -196,7 +208,7 @@ class Measurer:
                 self._doing = doing
                 self.watch(Doing(doing))
             began_s = time.monotonic()
-            taken = self._measure_now(workloads, rule)
+            taken = self._measure_one_or_several(workloads, rule)
             took_s = time.monotonic() - began_s
             taken = taken.model_copy(update={"took_s": took_s})
             self.journal.keep(key, taken)
@@ -235,7 +247,7 @@ class Measurer:
 
     @contextmanager
     def _worker_of(self, workload: Workload) -> Iterator[Worker]:
-        """The workload's worker. Raises its failure."""
+        """The worker of the workload, which is `current` from now on. Raises its failure."""
         self.current = (workload,)
         with (
             self.worker_group.worker(workload.group) as worker,
@@ -246,7 +258,7 @@ class Measurer:
     def _at_once(
         self, workloads: Sequence[Workload], work: Callable[[Workload, Worker], T]
     ) -> list[T]:
-        """What `work` gives of each workload with its worker, all at the same time.
+        """What `work` returns for each workload and its worker, in order; all run at the same time.
 
         Raises the failure of the lowest group; the worker group's `failures` has all.
         """
@@ -265,10 +277,7 @@ class Measurer:
         return [answers[workload.group] for workload in workloads]
 
     def _warmed_up_runner(self, workload: Workload, worker: Worker) -> WorkloadRunner:
-        """The workload's runner, once this worker is warmed up with it.
-
-        That takes no time if it was before.
-        """
+        """Warms the worker up with the workload, unless it is already; returns the runner."""
         self.facts[workload.group] = worker.facts
         runner = self._runner(workload, worker)
         before = self.warm_up_of(workload)
@@ -281,7 +290,7 @@ class Measurer:
             worker, workload, self.sensors(workload), watch, self.warm_up_of(workload)
         )
 
-    def _measure_now(
+    def _measure_one_or_several(
         self, workloads: MeasuredTogether, rule: StoppingRule
     ) -> InterleavedRound:
         if len(workloads) > 1:
@@ -291,7 +300,8 @@ class Measurer:
 
     def _measure_one(self, workload: Workload, rule: StoppingRule) -> Window:
         with self._worker_of(workload) as worker:
-            # On a real device a split that did not fit has ended the worker: this one may be new.
+            # This worker may be new, and cold: on a real device the one before has ended if a
+            # split did not fit.
             runner = self._warmed_up_runner(workload, worker)
             if self._workers_rest:
                 # The warm-up has refused a bad loss already.
@@ -316,13 +326,14 @@ class Measurer:
 
         def measure_until_over(workload: Workload, worker: Worker) -> WorkloadRunner:
             """Measures until the common window is over; ends it on any error."""
-            # It is warmed up already: a device whose worker fails is not measured again.
+            # No warm-up: this worker had it, as a device whose worker fails is not measured again.
             runner = self._runner(workload, worker)
-            steps = steps_per_timing(rule.timing_s, self.warm_up_of(workload).step_s)
+            step_s = self.warm_up_of(workload).step_s
             try:
                 with runner.sensors.watching():
                     for timing in runner.train(
-                        steps_per_timing=steps, until=common.is_over
+                        steps_per_timing=steps_per_timing(rule.timing_s, step_s),
+                        until=common.is_over,
                     ):
                         common.add(
                             workload.group,
@@ -353,13 +364,14 @@ def belongs_to(window: Window, workload: Workload) -> bool:
 class CommonWindow:
     """Begins when each worker has given its first timing, ends when each has given enough.
 
-    Only this process's clock says when a timing arrives. A timing counts if the one before it
-    arrived after the common begin, so that it began after that too, and if it arrives before the
-    common end: then every device trained all the while. Each worker's thread shares the window.
+    A timing counts if its worker's timing before it arrived after the window's begin, so that it
+    began after that too, and if it arrives before the window's end: then every device trained all
+    the while. Only this process's clock says when a timing arrives. The workers' threads share the
+    window.
     """
 
     def __init__(self, groups: Sequence[int], rule: StoppingRule) -> None:
-        """The window ends when the rule is content with what counts of each group's worker."""
+        """The window ends when the timings that count of each group's worker reach the rule."""
         self.counted: dict[int, list[Timing]] = {group: [] for group in groups}
         self.overlap_s = 0.0
         self._rule = rule
@@ -379,9 +391,8 @@ class CommonWindow:
             if self._is_over:
                 return
             if self._began_s is None:
-                self._began_s = (
-                    now_s if len(self._came_s) == len(self.counted) else None
-                )
+                if len(self._came_s) == len(self.counted):
+                    self._began_s = now_s
                 return
             if before_s is not None and before_s >= self._began_s:
                 self.counted[group].append(timing)

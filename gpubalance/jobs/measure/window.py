@@ -105,8 +105,9 @@ class Window(Record):
 class InterleavedRound(Record):
     """The windows of workloads that were measured at the same time; mostly it is only one.
 
-    It is written to the journal as it is. `overlap_s` is for how long all were measured, `took_s`
-    how long that took with all that came before the first step.
+    The journal has it as it is, under this class's name: with another one `--resume` would not find
+    what older code kept. `overlap_s` is for how long all were measured, `took_s` how long that took
+    with all that came before the first step.
     """
 
     overlap_s: Seconds = 0.0

@@ -41,10 +41,10 @@ from gpubalance.settings.device import JointProfile
 from gpubalance.settings.record import Record, Seconds
 from gpubalance.workers.worker import Worker
 
-# A try for the limit that would be measured for longer only shows that the batch trains. Within it
-# the time is measured too: later it would take a fresh worker, which costs more.
+# A try for the limit also measures the step time if that takes at most this long: to do so later
+# may need a fresh worker, which costs more. Otherwise the try only shows that the batch trains.
 _LONGEST_TRY_S = 5.0
-# The second has what the first allocated, and its gradients beside it.
+# The second step has what the first one allocated, and its own gradients beside it.
 _SHOWING_STEPS = 2
 
 
@@ -71,8 +71,9 @@ class Attempt(Record):
     @property
     def doubt(self) -> str:
         """Why the batch should be tried once more."""
-        died = {"crash": "the worker died", "deadline": "the worker sent nothing"}
-        return died.get(self.trial.outcome, "a larger batch passed")
+        deaths = {"crash": "the worker died", "deadline": "the worker sent nothing"}
+        # Without a death it ran out of memory in a used worker.
+        return deaths.get(self.trial.outcome, "a larger batch passed")
 
 
 class _Asked(NamedTuple):
@@ -87,19 +88,21 @@ class _Asked(NamedTuple):
 
 @dataclass
 class Attempts:
-    """What was tried on a device's `probe_worker`. What an interrupted probe left is used.
-
-    `points` are the curve so far, also after an interrupt; `trials` those of the limit, and all
-    that failed; `skipped` the batches of the curve that failed though larger ones train. `fault` is
-    an error before any smaller batch had passed.
-    """
+    """What was tried on a device's `probe_worker`. What an interrupted probe left is used."""
 
     probe_worker: ProbeWorker
+    # The first error that may be a lack of memory though no smaller batch had passed
     fault: GpubalanceError | None = None
+    # Seconds of all timings, without those that an interrupted probe left
     measured_s: float = 0.0
+    # The curve so far, by batch, also after an interrupt
     points: dict[int, CurvePoint] = field(default_factory=dict)
+    # Those of the limit, and all that failed
     trials: list[Trial] = field(default_factory=list)
+    # The batches of the curve that failed though larger ones train: `fill_curve` adds them.
     skipped: list[int] = field(default_factory=list)
+    # How long a point of the curve is measured
+    rule: StoppingRule = field(init=False)
     _tries: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
 
     def __post_init__(self) -> None:
@@ -110,15 +113,20 @@ class Attempts:
         return self.probe_worker.request.for_split
 
     @property
+    def _is_first(self) -> bool:
+        """Whether no batch has a point yet."""
+        return not self.points
+
+    @property
     def rule_again(self) -> StoppingRule:
-        """How long a point is measured once more, as exactly as at first."""
+        """How long a point is measured once more: until it is at least as exact as at first."""
         return self.rule.until(LINE_WITHIN) if self._for_split else self.rule
 
     def precision(self, batch: int, largest: float) -> float:
-        """How exactly a step time must be known, as a fraction of it.
+        """How exactly a step time must be known: half of its 95 % interval, as a fraction of it.
 
-        For a split's probe as for a line, whatever the batch: the rounds that follow measure the
-        batches that they choose more exactly.
+        For a split that is ± 3 %, whatever the batch: it is enough for a line, and the rounds that
+        follow measure the batches that they choose more exactly.
         """
         return LINE_WITHIN if self._for_split else wanted_precision(batch, largest)
 
@@ -144,18 +152,25 @@ class Attempts:
         fresh: bool = False,
         last: bool = False,
     ) -> Attempt:
-        """Trains with a batch until its step time is known to `within` that part of it.
+        """Trains with a batch until its step time is known to ± `within`, a fraction.
 
-        A point of the curve is tried once, one `for_limit` twice at most, in a `fresh`
-        worker if it is repeated or may need most of the memory. Where its step time would take long
-        to measure, one `for_limit` only shows that it trains. With `last` no further worker of
-        this device is loaded ahead. A worker's death says nothing certain about the batch, which is
-        tried once more in a fresh one; if that dies too, the batch counts as one that does not
-        train, provided that another batch does. Raises EnvironmentFault, BadInput, TimeLimitPassed,
-        and a worker's death if no batch has passed.
+        - A batch of the curve is tried once, one `for_limit` a second time if asked for again.
+        - One `for_limit` only shows that it trains if measuring its step time would take long.
+        - It is tried in the present worker, or in a new one if `fresh`. One `for_limit` gets a new
+          one if it was tried before or may need most of the memory.
+        - With `last` no further worker of this device is loaded ahead.
+        - After a worker's death the batch is tried once more in a new one: the death says nothing
+          certain about the batch. If that one dies too, the batch counts as one that does not
+          train, provided that another batch does.
+        - After an out of memory in a used worker it is tried once more as well, if a larger batch
+          has passed.
+
+        Raises EnvironmentFault, BadInput, TimeLimitPassed, GpuLost, UsageError if this machine is
+        too slow for the device's profile, and a worker's death if no batch has passed.
         """
         tries = self._tries[batch]
         if for_limit:
+            # The search asks again for a failure that may be chance.
             is_known = len(tries) > 1
         else:
             is_known = bool(tries) and (batch in self.points or not tries[-1].trains)
@@ -166,23 +181,25 @@ class Attempts:
         asked = _Asked(
             batch, reason, self.rule.until(within), for_limit=for_limit, last=last
         )
-        attempt = self._attempt_kept(asked, fresh=fresh)
+        attempt = self._next_attempt(asked, fresh=fresh)
         oom_in_fragments = attempt.trial.outcome == "oom" and not attempt.trial.fresh
-        if attempt.died or (oom_in_fragments and max(self.points, default=0) > batch):
+        larger_passed = max(self.points, default=0) > batch
+        is_doubtful = attempt.died or (oom_in_fragments and larger_passed)
+        if is_doubtful:
             once_more = asked._replace(reason=f"once more, as {attempt.doubt}")
-            attempt = self._attempt_kept(once_more, fresh=True)
+            attempt = self._next_attempt(once_more, fresh=True)
         if attempt.died and not self.points:
             raise self.probe_worker.deaths[-1]
         return attempt
 
     def _may_need_most_memory(self, batch: int) -> bool:
-        """Whether what earlier batches left in pieces may be too little for this one.
+        """Whether earlier batches may have left this one too little memory in one piece.
 
-        It is not if half of the memory is enough, even if all that the largest batch took grows
-        with the batch.
+        They have not if the batch needs at most half of the memory, even if all that the largest
+        measured batch took grows in proportion.
         """
         usable_bytes = self.probe_worker.usable_bytes
-        if not self.probe_worker.fragments or usable_bytes is None:
+        if not self.probe_worker.fragments_memory or usable_bytes is None:
             return False
         peaks = peaks_by_batch(self.points.values())
         if not peaks:
@@ -190,23 +207,23 @@ class Attempts:
         largest, peak_bytes = peaks[-1]
         return max(1.0, batch / largest) * peak_bytes > usable_bytes / 2
 
-    def _attempt_kept(self, asked: _Asked, *, fresh: bool) -> Attempt:
-        """One try of a batch.
+    def _next_attempt(self, asked: _Asked, *, fresh: bool) -> Attempt:
+        """The next try of a batch, from the journal or made now.
 
         A death is not kept: it may have been the machine's fault, and mended since.
         """
         probe_worker = self.probe_worker
         batch = asked.batch
         tries = self._tries[batch]
-        lived = [attempt for attempt in tries if not attempt.died]
-        key = f"{probe_worker.device.uuid} {batch} {len(lived)}"
+        kept_tries = [attempt for attempt in tries if not attempt.died]
+        key = f"{probe_worker.device.uuid} {batch} {len(kept_tries)}"
         attempt = probe_worker.journal.load(key, Attempt)
         if attempt is None:
             attempt = self._attempt_now(asked, fresh=fresh)
             if not attempt.died:
                 probe_worker.journal.keep(key, attempt)
         tries.append(attempt)
-        # A batch of the curve that fails tells of the limit, too.
+        # A batch of the curve that fails shows something of the limit, too.
         if asked.for_limit or not attempt.trains:
             self.trials.append(attempt.trial)
             probe_worker.watch(RecordDone(attempt.trial, (probe_worker.device,)))
@@ -229,29 +246,29 @@ class Attempts:
             if asked.for_limit and self._takes_long(asked):
                 step_s, peak_bytes = self._try_steps(asked.batch)
             else:
-                first = not self.points
                 point = self.measured(asked.batch, asked.rule)
-                self._refuse_too_slow(point, first=first)
+                self._refuse_too_slow(point)
                 peak_bytes = point.memory_peak_bytes
         except OutOfMemory as error:
             outcome = "oom"
             peak_bytes = next(iter(error.memory_peak_bytes), None)
         except (DeadlinePassed, PartialResult) as error:
-            # The worker fell silent, or died.
-            probe_worker.time_limit.check()  # we may have killed the worker ourselves
+            # The worker fell silent, or died. We may have killed it ourselves at the time limit:
+            # then this raises TimeLimitPassed.
+            probe_worker.time_limit.check()
             if isinstance(error, GpuLost):
                 raise
             outcome = "crash"
             if isinstance(error, DeadlinePassed):
                 outcome = "deadline"
             probe_worker.deaths.append(error)
-        if outcome == "fits" and self._exceeds_margin(peak_bytes):
+        if outcome == "fits" and self._exceeds_usable(peak_bytes):
             point = None
             outcome = "margin"
+        # A worker that failed ends. One that only lacked memory stays if a profile counts that.
         if outcome != "fits" and (
-            probe_worker.fragments or outcome not in ("oom", "margin")
+            probe_worker.fragments_memory or outcome not in ("oom", "margin")
         ):
-            # A worker of simulated devices stays: their memory is only counted.
             probe_worker.worker_group.drop()
         trial = Trial(
             batch=asked.batch,
@@ -263,8 +280,12 @@ class Attempts:
         )
         return Attempt(trial=trial, point=point, step_s=step_s)
 
-    def _refuse_too_slow(self, point: CurvePoint, *, first: bool) -> None:
-        """Raises UsageError if most steps took clearly longer than by the profile."""
+    def _refuse_too_slow(self, point: CurvePoint) -> None:
+        """Raises UsageError if most steps took clearly longer than by the device's profile, if any.
+
+        That is 1.1 times as long for the first batch, which is not in `points` yet, 1.5 times for
+        later ones.
+        """
         probe_worker = self.probe_worker
         fault = too_slow(
             [probe_worker.device],
@@ -273,13 +294,13 @@ class Attempts:
             JointProfile(),
             step_s=point.step_time_s.median,
             late_part=point.late_part,
-            allowed=FIRST if first else CLEARLY,
+            allowed=FIRST if self._is_first else CLEARLY,
         )
         if fault is not None:
             raise fault
 
-    def _exceeds_margin(self, peak_bytes: int | None) -> bool:
-        """Whether that is more than may be used."""
+    def _exceeds_usable(self, peak_bytes: int | None) -> bool:
+        """Whether that is known to be more than may be used."""
         usable_bytes = self.probe_worker.usable_bytes
         return (
             usable_bytes is not None
@@ -288,9 +309,9 @@ class Attempts:
         )
 
     def _takes_long(self, asked: _Asked) -> bool:
-        """Whether the step time of the batch would take long to measure, by smaller ones.
+        """Whether measuring the batch's step time would take long, as predicted from the points.
 
-        It may take twice as long for a split: it may show that no larger batch pays.
+        For a split it may take twice as long: the step time may show that no larger batch pays.
         """
         points = list(self.points.values())
         longest_s = 2 * _LONGEST_TRY_S if self._for_split else _LONGEST_TRY_S
@@ -301,21 +322,24 @@ class Attempts:
             return try_steps(self.probe_worker, worker, batch)
 
     def measured(self, batch: int, rule: StoppingRule) -> CurvePoint:
-        """Measures a point with the worker that is ready. Raises as `_memory_or_fault` does."""
-        first = not self.points
+        """Measures a point with the worker that is ready, or another in its place.
+
+        Raises as `_memory_or_fault` does.
+        """
         with self._memory_or_fault(batch), self.probe_worker.worker() as worker:
             point, seconds = measure_point(
-                self.probe_worker, worker, batch, rule, first=first
+                self.probe_worker, worker, batch, rule, first=self._is_first
             )
         self.measured_s += seconds
         return point
 
     @contextmanager
     def _memory_or_fault(self, batch: int) -> Iterator[None]:
-        """Raises what the block raises, of which much may be a lack of memory.
+        """Raises an error of the block as OutOfMemory if it may be a lack of memory in disguise.
 
-        Here each that may be one is OutOfMemory; `fault` keeps it, in case no smaller batch ever
-        trains.
+        cuDNN has many such errors. If no smaller batch has passed, `fault` keeps the first of them,
+        which the probe raises if no batch ever trains. Other errors pass; an OutOfMemory that can't
+        be one is raised as its own `fault`.
         """
         try:
             yield
@@ -337,7 +361,7 @@ class Attempts:
 def try_steps(
     probe_worker: ProbeWorker, worker: Worker, batch: int
 ) -> tuple[float, int | None]:
-    """Trains so few steps that a batch is known to train.
+    """Trains just enough steps to show that a batch trains.
 
     Returns the seconds of the last step, and the peak of the memory, if known. Raises what
     `Worker.measure` does.
@@ -355,17 +379,17 @@ def measure_point(
     *,
     first: bool,
 ) -> tuple[CurvePoint, float]:
-    """Warms a batch size up, measures it until it is known, and returns the seconds of that too.
+    """Warms up with a batch and measures it; returns its point, and the seconds of all its timings.
 
     It is measured once more, and not called steady, if its step time rose, fell or changed its
-    level, or NVML says that heat throttled the GPU: then the second window counts. After the time
-    limit that does not begin. The `first` batch of a device takes longer to settle. Raises what
-    `Worker.measure` does.
+    level, or NVML says that heat or the power supply throttled the GPU: then the second window
+    counts. After the time limit that does not begin. Of a device's `first` batch a loss that is not
+    a number is refused, with BadInput. Raises what `Worker.measure` does.
     """
     runner = _runner(probe_worker, worker, batch)
     settled = train_until_settled(runner, refuses_bad_loss=first)[-2:]
     step_s = step_s_of(settled[-1])
-    # Else those that settled it count too
+    # The last two steps of the warm-up are timings too, unless timings have several steps.
     if steps_per_timing(rule.timing_s, step_s) > 1:
         settled = []
     until_s = probe_worker.time_limit.until_s

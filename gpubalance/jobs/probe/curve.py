@@ -138,9 +138,11 @@ def _measure_missing(attempts: Attempts, limit: Limit, sizes: Sequence[int]) -> 
     """Measures those of the sizes that are missing."""
     wanted = {size for size in sizes if size > 0}
     missing = sorted(wanted - set(attempts.points))
-    fragments = attempts.probe_worker.fragments
+    fragments_memory = attempts.probe_worker.fragments_memory
     for size in missing:
-        is_near_limit = fragments and limit.fails is not None and 2 * size > limit.fails
+        is_near_limit = (
+            fragments_memory and limit.fails is not None and 2 * size > limit.fails
+        )
         attempt = attempts.try_batch(
             size,
             "for the curve",

@@ -19,9 +19,10 @@ from gpubalance.settings.device import hosts_of
 
 # With fewer batches a line through their memory may only show cuDNN's workspaces.
 _POINTS_FOR_A_LINE = 3
-# Without a memory limit the curve ends here, unless throughput has stopped rising before.
+# The curve ends here, but not before its third point, if memory predicts no limit, and neither
+# `--max-batch` nor the number of samples in the data sets one. It may end sooner, on a plateau.
 _LARGEST_UNASKED = 1024
-# Rising means by this part from one octave to the next.
+# Throughput rises if it gains more than this fraction per octave.
 _PLATEAU = 0.03
 # Nobody trains with steps that are so long, if so much smaller batches give as many samples/s.
 _LONG_S = 1.0
@@ -29,32 +30,37 @@ _LONG_S = 1.0
 _LEAST_LONG_S = 0.25
 _SLOW_LINK_BYTES_PER_S = 1e9
 _SLOW_NETWORK_BYTES_PER_S = 1e8
-_THREE_OCTAVES = 8
+_SMALL_SYNC = 0.03  # of a step
+_THREE_OCTAVES = 8  # times as large
 _RISE_IN_THREE = (1 + _PLATEAU) ** 3
-# An exact limit is of no use to a split whose rounds try it, nor where steps are long.
+# For a split, whose rounds try its batches anyway, and where steps are long, the ends of the search
+# may be this fraction apart.
 _CLOSE = 0.04
 # No limit is looked for above this.
 _LARGEST = 1 << 20
 
 
 class Explored(NamedTuple):
-    """Up to which batch a limit is looked for; the batch at which exploring failed, if it did.
+    """What exploring has found, with which `search_limit` begins."""
 
-    With a `plateau` it is not looked for: from that batch on throughput does not rise.
-    """
-
+    # A limit is looked for up to this; with a plateau it is the largest batch that was measured.
     max_batch: int
+    # The batch at which exploring failed
     failed: int | None
+    # From this batch on throughput does not rise, so no limit is looked for.
     plateau: int | None = None
 
 
 def explore(attempts: Attempts) -> Explored:
-    """Measures octaves up to half of the limit that memory predicts, all in one worker.
+    """Measures octaves up to half of the limit that memory predicts.
 
-    Once it predicts one, only every second octave is measured.
+    Once memory predicts one, only every second octave is measured, unless steps are long: see
+    `_factor`. Exploring ends sooner at a failure, on a plateau, or at the largest batch asked for.
+    One worker measures all; one that is lost is replaced.
     """
     probe_worker = attempts.probe_worker
     size = probe_worker.request.batch_multiple
+    # `max_batch` may change with the first batch: the worker reports how many samples the data has.
     if probe_worker.max_batch is not None:
         size = min(size, probe_worker.max_batch)
     failed = None
@@ -62,8 +68,8 @@ def explore(attempts: Attempts) -> Explored:
     while size <= (probe_worker.max_batch or _LARGEST) and not _is_enough(
         attempts, size
     ):
-        within = attempts.precision(size, _min_largest(attempts.probe_worker))
-        attempt = attempts.try_batch(size, "for the curve", within=within)
+        precision = attempts.precision(size, _expected_largest(probe_worker))
+        attempt = attempts.try_batch(size, "for the curve", within=precision)
         if not attempt.trains:
             failed = size
             break
@@ -75,20 +81,24 @@ def explore(attempts: Attempts) -> Explored:
         factor = _factor(attempts, size)
         _report_time_left(attempts, factor)
         size *= factor
-    # Up to what was asked for; wherever memory ends, if it does; else as far as was explored.
     if plateau is not None:
-        max_batch = max(attempts.points)
+        up_to = max(attempts.points)
     elif probe_worker.max_batch:
-        max_batch = probe_worker.max_batch
+        up_to = probe_worker.max_batch
     elif _predicted(attempts) or failed:
-        max_batch = _LARGEST
+        # Memory ends somewhere.
+        up_to = _LARGEST
     else:
-        max_batch = max(attempts.points, default=1)
-    return Explored(max_batch, failed, plateau)
+        # Nothing shows where memory ends: no larger batch is tried.
+        up_to = max(attempts.points, default=1)
+    return Explored(up_to, failed, plateau)
 
 
 def _seems_to_pay(attempts: Attempts, size: int) -> bool:
-    """Whether a batch with long steps seems to give a split's device more than smaller ones do."""
+    """Whether a probe for a split finds no plateau at this batch, though its steps are long.
+
+    Then the batch seems to give more samples/s than smaller ones.
+    """
     may_end = attempts.probe_worker.request.for_split and _ends_on_plateau(attempts)
     is_long = attempts.points[size].step_time_s.median >= _long_s(attempts)
     return may_end and is_long and plateau_of(attempts) is None
@@ -107,10 +117,10 @@ def _measure_best_before_again(attempts: Attempts, size: int) -> None:
 
 
 def _factor(attempts: Attempts, size: int) -> int:
-    """How many times as large the next size is: 4 once memory predicts a limit.
+    """How many times as large the next size is: 2, or 4 once memory predicts a limit.
 
-    But 2 where steps are long and 4 is too much for the curve: the next size may show a plateau,
-    and to look for the limit would take minutes.
+    It stays 2 where exploring may end on a plateau, the next steps would be long, and 4 is too much
+    for the curve: the next size may show the plateau, which spares minutes of searching the limit.
     """
     if _predicted(attempts) is None:
         return 2
@@ -120,9 +130,9 @@ def _factor(attempts: Attempts, size: int) -> int:
 
 
 def plateau_of(attempts: Attempts) -> int | None:
-    """The batch at which throughput stopped rising, if no larger ones than were tried pay.
+    """The batch at which throughput stopped rising; None if larger ones than were tried may pay.
 
-    These are long before memory ends where a model is small and a device large.
+    On a large device a small model gets there long before memory is full.
     """
     if not _ends_on_plateau(attempts):
         return None
@@ -150,27 +160,27 @@ def _ends_flat(attempts: Attempts, curve: Curve) -> bool:
 
 
 def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
-    """Whether a batch that was only shown to train shows it too.
+    """Whether the largest batch of which one step was timed shows that throughput stopped rising.
 
     A single step is inexact, so it is compared with batches at least three octaves smaller. For a
-    split it is compared with any smaller one: its rounds measure again what they choose.
+    split it is compared with all up to that batch: rounds measure again what they choose.
     """
     steps_s = attempts.single_steps()
     if not steps_s:
         return False
     largest = max(steps_s)
-    apart, rise = _THREE_OCTAVES, _RISE_IN_THREE
+    min_factor, max_rise = _THREE_OCTAVES, _RISE_IN_THREE
     if attempts.probe_worker.request.for_split:
-        apart, rise = 1, 1 + _PLATEAU
-    before = [size for size in curve.batches if size <= largest / apart]
-    if not before or steps_s[largest] < _long_s(attempts):
+        min_factor, max_rise = 1, 1 + _PLATEAU
+    compared = [size for size in curve.batches if size <= largest / min_factor]
+    if not compared or steps_s[largest] < _long_s(attempts):
         return False
-    best_before = max(_rate(curve, size) for size in before)
-    return largest / steps_s[largest] <= rise * best_before
+    best_compared = max(_rate(curve, size) for size in compared)
+    return largest / steps_s[largest] <= max_rise * best_compared
 
 
 def _ends_on_plateau(attempts: Attempts) -> bool:
-    """Whether exploring may end before memory does."""
+    """Whether exploring may end on a plateau, before memory is full."""
     request = attempts.probe_worker.request
     return not request.find_limit and request.max_batch is None
 
@@ -180,8 +190,8 @@ def _long_s(attempts: Attempts) -> float:
 
     It is 1 s, and for a split on GPUs it may be less. A joint step also sums gradients; a larger
     batch makes that a smaller part of the step. So a step is long enough once the sum over a slow
-    link takes 3 % of it, but at least 0.25 s. Example: within a host, at 1 GB/s, gradients of
-    0.4 MB take 0.4 ms, which is 3 % of 13 ms: 0.25 s is long enough. Gradients of 100 MB take
+    link takes at most 3 % of it, but not below 0.25 s. Example: within a host, at 1 GB/s, gradients
+    of 0.4 MB take 0.4 ms, which is 3 % of 13 ms: 0.25 s is long enough. Gradients of 100 MB take
     0.1 s, which is 3 % of 3.3 s: it stays 1 s. The sync of simulated devices does not depend on
     the gradients: it stays 1 s, too.
     """
@@ -194,25 +204,25 @@ def _long_s(attempts: Attempts) -> float:
     if len(hosts_of(request.devices)) > 1:
         bytes_per_s = _SLOW_NETWORK_BYTES_PER_S
     sync_s = facts.model.gradient_bytes / bytes_per_s
-    return min(max(_LEAST_LONG_S, sync_s / _PLATEAU), _LONG_S)
+    return min(max(_LEAST_LONG_S, sync_s / _SMALL_SYNC), _LONG_S)
 
 
 def _pays_no_more(
-    times: Line | Curve, batch: int, long_s: float, smaller: Iterable[int] = ()
+    model: Line | Curve, batch: int, long_s: float, smaller: Iterable[int] = ()
 ) -> bool:
     """Whether steps of that batch are long, and throughput hardly rose in three octaves.
 
     It is compared with the rate three octaves below, and those of `smaller` batches.
     """
-    if times.step_time_s(batch) < long_s:
+    if model.step_time_s(batch) < long_s:
         return False
     before = [max(1, batch // _THREE_OCTAVES), *smaller]
-    best_before = max(_rate(times, size) for size in before)
-    return _rate(times, batch) <= _RISE_IN_THREE * best_before
+    best_before = max(_rate(model, size) for size in before)
+    return _rate(model, batch) <= _RISE_IN_THREE * best_before
 
 
-def _rate(times: Line | Curve, batch: int) -> float:
-    return batch / times.step_time_s(batch)
+def _rate(model: Line | Curve, batch: int) -> float:
+    return batch / model.step_time_s(batch)
 
 
 def _report_time_left(attempts: Attempts, factor: int) -> None:
@@ -245,7 +255,7 @@ def _first_on_plateau(points: list[CurvePoint], factor: int, long_s: float) -> i
 def search_limit(attempts: Attempts, explored: Explored) -> Limit:
     """The largest batch that trains and the smallest that does not, both of them tried.
 
-    Where that is not looked for, the largest that was explored.
+    On a plateau nothing more is tried: the largest batch that was explored fits, and none fails.
     """
     if explored.plateau is not None:
         return Limit(explored.max_batch, None, ())
@@ -253,7 +263,8 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
     memory_bytes = probe_worker.usable_bytes
     ran = peaks_by_batch(attempts.points.values())
     if attempts.points and not ran:
-        # Without peaks memory tells nothing: it only counts which batches ran.
+        # Without peaks memory predicts nothing: it only counts which batches ran. 0 stands for
+        # unknown.
         memory_bytes = None
         ran = [(batch, 0) for batch in attempts.points]
     return find_limit(
@@ -270,7 +281,10 @@ def search_limit(attempts: Attempts, explored: Explored) -> Limit:
 
 
 def _limit_within(attempts: Attempts) -> float:
-    """How far what fits and what fails may be apart, as a fraction, once exactness takes long."""
+    """How far apart the largest batch that fits and the smallest that fails may be, a fraction.
+
+    With 0 they are neighbours. `find_limit` uses it only after four tries without these.
+    """
     if attempts.probe_worker.request.find_limit:
         return 0.0
     longest_s = max(
@@ -292,15 +306,17 @@ def _why_max(probe_worker: ProbeWorker) -> str:
 
 
 def _trial(attempts: Attempts, batch: int, reason: str) -> TriedBatch:
-    within = attempts.precision(batch, batch)
-    attempt = attempts.try_batch(batch, reason, within=within, for_limit=True)
+    precision = attempts.precision(batch, batch)
+    attempt = attempts.try_batch(batch, reason, within=precision, for_limit=True)
     return TriedBatch(batch, attempt.trains, attempt.trial.memory_peak_bytes)
 
 
-def _min_largest(probe_worker: ProbeWorker) -> float:
-    """The least that the largest batch will turn out to be; infinite if memory will tell.
+def _expected_largest(probe_worker: ProbeWorker) -> float:
+    """What the largest batch will be, as far as is known: points far below it may be less exact.
 
-    Points far below the largest batch need less precision.
+    That is what was asked for, or the data's number of samples. Else it is infinite if memory sets
+    it, or before a worker has reported the memory; 0 if the memory is unknown, as then each point
+    may be the largest.
     """
     if probe_worker.max_batch:
         return probe_worker.max_batch
@@ -310,7 +326,7 @@ def _min_largest(probe_worker: ProbeWorker) -> float:
 
 
 def _predicted(attempts: Attempts) -> int | None:
-    """The limit by a line through memory; None if there is none."""
+    """The largest batch that fits by a line through the points' memory; None without a line."""
     usable_bytes = attempts.probe_worker.usable_bytes
     peaks = peaks_by_batch(attempts.points.values())
     if not usable_bytes or len(peaks) < _POINTS_FOR_A_LINE:
@@ -328,10 +344,11 @@ def _is_enough(attempts: Attempts, size: int) -> bool:
         return False
     if size > _LARGEST_UNASKED:
         return True
-    return probe_worker.usable_bytes is None and _is_on_plateau(attempts)
+    return probe_worker.usable_bytes is None and _last_octave_is_flat(attempts)
 
 
-def _is_on_plateau(attempts: Attempts) -> bool:
+def _last_octave_is_flat(attempts: Attempts) -> bool:
+    """Whether the largest batch gives hardly more samples/s than the one before, half as large."""
     before, last = sorted(attempts.points)[-2:]
     rate_before = attempts.points[before].throughput.median
     return attempts.points[last].throughput.median < (1 + _PLATEAU) * rate_before

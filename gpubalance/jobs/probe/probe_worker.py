@@ -84,7 +84,7 @@ class ProbeWorker:
         return min((size for size in sizes if size is not None), default=None)
 
     @property
-    def fragments(self) -> bool:
+    def fragments_memory(self) -> bool:
         """Whether earlier batches fragment a worker's memory: not if a profile counts it."""
         return self.device.profile is None or self.device.profile.memory is None
 
@@ -124,7 +124,7 @@ class ProbeWorker:
             return
         self.worker_group.drop()
         loads_next = self.next_group
-        if self.fragments and not last:
+        if self.fragments_memory and not last:
             # The next try of the limit wants a fresh worker of this device.
             loads_next = self.worker_group
         if not self.request.ahead:  # by --no-ahead
