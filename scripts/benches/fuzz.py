@@ -32,7 +32,7 @@ from gpubalance.jobs.journal import Journal
 from gpubalance.jobs.measure.figures import measurement
 from gpubalance.jobs.measure.measurer import belongs_to
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.window import InterleavedRound, Sensors, Workload
+from gpubalance.jobs.measure.window import Sensors, SimultaneousWindows, Workload
 from gpubalance.jobs.measure.workload_runner import WorkloadRunner
 from gpubalance.jobs.probe.attempts import Attempt
 from gpubalance.results.records import read_result
@@ -155,7 +155,7 @@ def journals(content: bytes) -> None:
     journal.path.write_bytes(content)
     journal = Journal("fuzz", "a test", resume=True)
     journal.load_all(Attempt)
-    taken = journal.load("key", InterleavedRound)
+    taken = journal.load("key", SimultaneousWindows)
     if taken is not None and belongs_to(taken.windows[0], Workload(SPLIT)):
         measurement(SPLIT, taken.windows[:1], Sensors(), (0, 1))
         REACHED["windows"] += 1

@@ -13,7 +13,7 @@ from hypothesis.strategies import sampled_from
 
 from gpubalance.cli.app import app
 from gpubalance.jobs.balance.rounds import TriedSplit
-from gpubalance.jobs.measure.window import InterleavedRound, Window
+from gpubalance.jobs.measure.window import SimultaneousWindows, Window
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.device import DeviceProfile
@@ -280,7 +280,7 @@ _SAID = (ready(2), _STAMPED, _STAMPED, _STAMPED, _DONE, _PLAIN, _DONE, Flops(ste
 _TALK = [json.loads(to_line(one)) for one in _SAID]
 _ENTRIES = [
     {"kind": type(one).__name__, "key": "key", "record": one.model_dump(mode="json")}
-    for one in (InterleavedRound(windows=(_WINDOW,)), _ROUND)
+    for one in (SimultaneousWindows(windows=(_WINDOW,)), _ROUND)
 ]
 
 

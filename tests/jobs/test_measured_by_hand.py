@@ -15,8 +15,8 @@ from gpubalance.jobs.measure.out_of_memory import limits_by, lines_through
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.warnings import of_figures
 from gpubalance.jobs.measure.window import (
-    InterleavedRound,
     Sensors,
+    SimultaneousWindows,
     Window,
     Workload,
     largest,
@@ -123,7 +123,7 @@ def test_a_stamped_step_may_have_begun_first() -> None:
     assert figures.began_s([window([late], [early])]) == pytest.approx(4.75)
     assert window([late], [early]).span_s == pytest.approx((4.75, 8.0))
     later = window([timing(1.0, ended_s=9.0)])
-    turn = InterleavedRound(windows=(window([late]), later))
+    turn = SimultaneousWindows(windows=(window([late]), later))
     assert turn.span_s == pytest.approx((7.0, 9.0))
     moved = turn.later(1.5)
     assert moved.span_s == pytest.approx((8.5, 10.5))

@@ -18,9 +18,9 @@ from gpubalance.jobs.events import Doing, Starting, Watch
 from gpubalance.jobs.journal import Journal, content_key
 from gpubalance.jobs.measure.stopping import StoppingRule
 from gpubalance.jobs.measure.window import (
-    InterleavedRound,
     MeasuredTogether,
     Sensors,
+    SimultaneousWindows,
     Window,
     Workload,
 )
@@ -219,9 +219,9 @@ class Measurer:
 
     def _from_journal(
         self, key: str, workloads: MeasuredTogether
-    ) -> InterleavedRound | None:
+    ) -> SimultaneousWindows | None:
         """What an interrupted command has kept. Raises BadInput for windows of other workloads."""
-        taken = self.journal.load(key, InterleavedRound)
+        taken = self.journal.load(key, SimultaneousWindows)
         if taken is None:
             return None
         self.resumed[workloads] += 1
@@ -292,11 +292,11 @@ class Measurer:
 
     def _measure_one_or_several(
         self, workloads: MeasuredTogether, rule: StoppingRule
-    ) -> InterleavedRound:
+    ) -> SimultaneousWindows:
         if len(workloads) > 1:
             return self._measure_at_once(workloads, rule)
         (workload,) = workloads
-        return InterleavedRound(windows=(self._measure_one(workload, rule),))
+        return SimultaneousWindows(windows=(self._measure_one(workload, rule),))
 
     def _measure_one(self, workload: Workload, rule: StoppingRule) -> Window:
         with self._worker_of(workload) as worker:
@@ -321,7 +321,7 @@ class Measurer:
 
     def _measure_at_once(
         self, workloads: MeasuredTogether, rule: StoppingRule
-    ) -> InterleavedRound:
+    ) -> SimultaneousWindows:
         common = CommonWindow([workload.group for workload in workloads], rule)
 
         def measure_until_over(workload: Workload, worker: Worker) -> WorkloadRunner:
@@ -349,7 +349,7 @@ class Measurer:
         windows = []
         for workload, runner in zip(workloads, runners, strict=True):
             windows.append(runner.window_of(common.counted[workload.group]))
-        return InterleavedRound(overlap_s=common.overlap_s, windows=tuple(windows))
+        return SimultaneousWindows(overlap_s=common.overlap_s, windows=tuple(windows))
 
 
 def belongs_to(window: Window, workload: Workload) -> bool:

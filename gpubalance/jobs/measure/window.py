@@ -102,12 +102,11 @@ class Window(Record):
         return self.model_copy(update=moved)
 
 
-class InterleavedRound(Record):
+class SimultaneousWindows(Record):
     """The windows of workloads that were measured at the same time; mostly it is only one.
 
-    The journal has it as it is, under this class's name: with another one `--resume` would not find
-    what older code kept. `overlap_s` is for how long all were measured, `took_s` how long that took
-    with all that came before the first step.
+    The journal has it as it is, under this class's name. `overlap_s` is for how long all were
+    measured, `took_s` how long that took with all that came before the first step.
     """
 
     overlap_s: Seconds = 0.0
@@ -122,7 +121,7 @@ class InterleavedRound(Record):
             ended_s for _, ended_s in spans_s
         )
 
-    def later(self, seconds: float) -> InterleavedRound:
+    def later(self, seconds: float) -> SimultaneousWindows:
         """The same windows, so many seconds later."""
         windows = tuple(window.later(seconds) for window in self.windows)
         return self.model_copy(update={"windows": windows})
