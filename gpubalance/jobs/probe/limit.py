@@ -99,7 +99,7 @@ def _seems_to_pay(attempts: Attempts, size: int) -> bool:
 
     Then the batch seems to give more samples/s than smaller ones.
     """
-    may_end = attempts.probe_worker.request.for_split and _ends_on_plateau(attempts)
+    may_end = attempts.probe_worker.request.for_split and _may_end_on_plateau(attempts)
     is_long = attempts.points[size].step_time_s.median >= _long_s(attempts)
     return may_end and is_long and plateau_of(attempts) is None
 
@@ -125,7 +125,7 @@ def _factor(attempts: Attempts, size: int) -> int:
     if _predicted(attempts) is None:
         return 2
     is_long = 2 * attempts.points[size].step_time_s.median > _long_s(attempts)
-    may_show = is_long and _ends_on_plateau(attempts)
+    may_show = is_long and _may_end_on_plateau(attempts)
     return 2 if may_show and _is_enough(attempts, 4 * size) else 4
 
 
@@ -134,7 +134,7 @@ def plateau_of(attempts: Attempts) -> int | None:
 
     On a large device a small model gets there long before memory is full.
     """
-    if not _ends_on_plateau(attempts):
+    if not _may_end_on_plateau(attempts):
         return None
     curve = measured_curve(times_of(attempts.points.values()))
     if not (_ends_flat(attempts, curve) or _single_step_is_flat(attempts, curve)):
@@ -179,7 +179,7 @@ def _single_step_is_flat(attempts: Attempts, curve: Curve) -> bool:
     return largest / steps_s[largest] <= max_rise * best_compared
 
 
-def _ends_on_plateau(attempts: Attempts) -> bool:
+def _may_end_on_plateau(attempts: Attempts) -> bool:
     """Whether exploring may end on a plateau, before memory is full."""
     request = attempts.probe_worker.request
     return not request.find_limit and request.max_batch is None
@@ -234,14 +234,14 @@ def _report_time_left(attempts: Attempts, factor: int) -> None:
     if largest is not None:
         points = list(attempts.points.values())
         largest = min(largest, probe_worker.max_batch or largest)
-        if _ends_on_plateau(attempts):
-            on_plateau = _first_on_plateau(points, factor, _long_s(attempts))
+        if _may_end_on_plateau(attempts):
+            on_plateau = _predicted_plateau(points, factor, _long_s(attempts))
             largest = min(largest, on_plateau)
         left_s = curve_left_s(points, largest, attempts.rule, factor=factor)
         probe_worker.report_left(left_s, planned_step_s(points))
 
 
-def _first_on_plateau(points: list[CurvePoint], factor: int, long_s: float) -> int:
+def _predicted_plateau(points: list[CurvePoint], factor: int, long_s: float) -> int:
     """The batch at which exploring will end on a plateau, if memory lets it go so far."""
     size = max(point.batch for point in points)
     if len(points) > 1:
