@@ -32,26 +32,26 @@ from gpubalance.settings.measuring import ON_HELD_BATCHES
 class DoingNow:
     """What a command is doing now, as `text`; "working" before anything was said.
 
-    What stays after the command is a note, and nothing that is done.
+    A `Doing` that `stays` is a note for after the command, and nothing that is done now.
     """
 
     def __init__(self) -> None:
         self.text = "working"
-        self._then: str | None = None  # while workers start: what they do then
+        self._once_started: str | None = None  # while workers start: what they do then
 
     def take(self, event: events.Event) -> None:
         """Notes what is done from now on; an event that says nothing of it changes nothing."""
         match event:
             case events.Doing(text, stays=False):
                 self.text = text
-                self._then = None
+                self._once_started = None
             case events.Starting(text):
-                self._then = self._then or self.text
+                self._once_started = self._once_started or self.text
                 self.text = text
-            case events.TimingDone() if self._then is not None:
-                # Their first steps may take minutes.
-                self.text = self._then
-                self._then = None
+            case events.TimingDone() if self._once_started is not None:
+                # The workers have started, and train, maybe for minutes.
+                self.text = self._once_started
+                self._once_started = None
             case events.QueueSeen():
                 self.text = _queue_text(event)
 
@@ -65,7 +65,7 @@ def _queue_text(event: events.QueueSeen) -> str:
 
 
 class Remaining:
-    """The current phase, and the expected end of all of them."""
+    """The current phase, and the expected end of all of them. Its events come through `Phases`."""
 
     def __init__(self) -> None:
         self._phase = events.PhaseBegun("", 1, 0)
@@ -78,7 +78,7 @@ class Remaining:
         """Notes a new phase, or a better estimate; any other event says nothing."""
         now_s = time.monotonic()
         if isinstance(event, events.PhaseBegun):
-            if not self._phase.name:
+            if not self._phase.name:  # the first phase: the command begins
                 self._began_s = now_s
             self._phase = event
             self._reported_s = now_s
@@ -91,29 +91,26 @@ class Remaining:
 
     @property
     def line(self) -> str:
-        """The line for the beginning of a phase, for where lines stay.
+        """The line that is printed when a phase begins, where there is no screen.
 
-        `phase 2 of 4, proof: about 19 s; about …`.
+        `phase 2 of 4, rounds: about 19 s; about 50 s of 2 min left`.
         """
         phase = self._phase
         place = self._place
-        name = phase.name
-        if place:
-            name = f"{place}, {name}"
+        name = f"{place}, {phase.name}" if place else phase.name
         if phase.duration is None:  # of a command whose end nobody knows
             return name
         if not place:
             return f"{name}: about {self._whole}"
-        rest = self._of_whole
         if phase.number == 1:
-            rest = f"{self._whole} in all"
+            return f"{name}: about {phase.duration}; about {self._whole} in all"
         if phase.number == phase.of:
-            return f"{name}: about {rest}"
-        return f"{name}: about {phase.duration}; about {rest}"
+            return f"{name}: about {self._left_of_whole}"
+        return f"{name}: about {phase.duration}; about {self._left_of_whole}"
 
     @property
     def short(self) -> str:
-        """The text while it works: `phase 2 of 4, about 3 min of 6 left`.
+        """The text while it works: `phase 2 of 4, about 3 min of 6 min left`.
 
         Empty before the first phase. When a phase takes longer than expected nobody knows its end,
         so no time is given.
@@ -121,7 +118,8 @@ class Remaining:
         place = self._place
         if self._phase.duration is None:  # of a command whose end nobody knows
             return place
-        left = f"about {self._of_whole}"
+        left = f"about {self._left_of_whole}"
+        # Nothing is left for this phase: it should be over.
         if self._left_by_estimate.most_s <= self._later.most_s:
             left = "longer than expected"
         if place:
@@ -161,7 +159,7 @@ class Remaining:
         return self._left_when_reported.after(time.monotonic() - self._reported_s)
 
     @property
-    def _of_whole(self) -> str:
+    def _left_of_whole(self) -> str:
         return f"{self._left} of {format_duration(self.whole_s)} left"
 
 
@@ -181,15 +179,17 @@ class LiveScreen:
     """
 
     def __init__(self, remaining: Remaining, doing: DoingNow) -> None:
-        # Guards what is shown, which the drawing thread reads. Never print while holding it: that
-        # has Rich's lock.
+        # Guards what is drawn of devices; `remaining` and `doing` are changed without it. Printing
+        # takes Rich's lock, which the drawing thread holds while it waits for this one: printing
+        # under this one would deadlock.
         self._lock = threading.Lock()
         self._remaining = remaining
         self._doing = doing
-        # In a width, and at most a height.
+        # Makes the lines below the header, for a width and at most a height.
         self._lines: Callable[[int, int], Sequence[Text]] = lambda *_: ()
         self._joint: dict[str, LiveSplit] = {}  # "even", and "" for the split itself
-        self._own: dict[str, DeviceRow] = {}
+        # Of independent models and of a probe, by the device's UUID
+        self._independent: dict[str, DeviceRow] = {}
         self._curves: dict[str, tuple[Device, dict[int, CurvePoint]]] = {}
         self._console = Console(stderr=True, highlight=False)
         self._live = Live(
@@ -220,20 +220,22 @@ class LiveScreen:
             case events.RecordDone(CurvePoint() as point, (device,)):
                 self._curve(device)[point.batch] = point
             case events.RecordDone(Trial(), (device,)):
-                self._curve(device)  # begins it
+                self._curve(device)  # switches to the curves
             case events.QueueSeen():
                 self._queue(event)
 
     def _timing(self, event: events.TimingDone) -> None:
         if event.name in OWN:
-            row = self._own_row(event.devices[0], event.batches[0])
+            row = self._independent_row(event.devices[0], event.batches[0])
             row.rates[event.name] = row.batch / event.step_s
             row.gauges = event.gauges[0]
             return
         split = self._split(event.name, event.devices, event.batches)
         if "" in self._joint:
+            # The table has the own split's rows. All splits here have the same devices.
             for row, gauges in zip(self._joint[""].rows, event.gauges, strict=True):
                 row.gauges = gauges
+        # A stamped step gives the devices' times; only steps without stamps count for rates.
         if event.compute_s is not None and event.update_s is not None:
             for number, row in enumerate(split.rows):
                 row.compute_s = event.compute_s[number]
@@ -246,21 +248,21 @@ class LiveScreen:
 
     def _window(self, event: events.WindowDone) -> None:
         if isinstance(event.measured, tuple):  # independent models
-            for own in event.measured:
-                row = self._own_row(own.device, own.batch)
-                row.memory_bytes = own.memory_peak_bytes
+            for window in event.measured:
+                row = self._independent_row(window.device, window.batch)
+                row.memory_bytes = window.memory_peak_bytes
             return
         split = self._split(event.name, event.devices, event.measured.batches)
         for replica in event.measured.replicas:
             split.rows[replica.device].memory_bytes = replica.memory_peak_bytes
 
     def _print_curve(self, device: Device) -> None:
-        """Prints a device's whole curve, as the summary has no room for it."""
+        """Prints a device's whole curve once its probe ended: the summary has no room for it."""
         with self._lock:
             _, points = self._curves.pop(device.uuid, (device, {}))
         if points:
             curve = curve_lines(list(points.values()), self._console.width)
-            self.print("\n".join([device_line(device), *curve, ""]))
+            self.print_above("\n".join([device_line(device), *curve, ""]))
 
     def _queue(self, event: events.QueueSeen) -> None:
         self._lines = lambda width, height: running_lines(
@@ -270,8 +272,12 @@ class LiveScreen:
     def _split(
         self, name: str, devices: tuple[Device, ...], batches: tuple[int, ...]
     ) -> LiveSplit:
-        """What is shown of a split; a new one, or one of other devices, replaces all before it."""
-        # The same split without its pipeline: the screen shows it with the pipeline.
+        """What is shown of a split.
+
+        A new own split replaces all before it, and so does any split of other devices. A new even
+        split of the same devices replaces only the even one.
+        """
+        # The own split without its pipeline is not shown: the screen has it with the pipeline.
         if name == ON_HELD_BATCHES:
             return LiveSplit(devices, batches)
         self._lines = lambda width, height: joint_lines(self._joint, width, height)
@@ -285,11 +291,11 @@ class LiveScreen:
             self._joint[name] = split
         return split
 
-    def _own_row(self, device: Device, batch: int) -> DeviceRow:
+    def _independent_row(self, device: Device, batch: int) -> DeviceRow:
         self._lines = lambda width, height: own_lines(
-            list(self._own.values()), width, height
+            list(self._independent.values()), width, height
         )
-        return self._own.setdefault(device.uuid, DeviceRow(device, batch))
+        return self._independent.setdefault(device.uuid, DeviceRow(device, batch))
 
     def _curve(self, device: Device) -> dict[int, CurvePoint]:
         self._lines = self._curves_shown
@@ -303,11 +309,12 @@ class LiveScreen:
                 curves.append((device, list(points.values())))
         return probe_lines(curves, width, height)
 
-    def print(self, lines: str) -> None:
-        """Prints lines above the screen, where they stay."""
-        self._console.print(Text(lines), soft_wrap=True)
+    def print_above(self, text: str) -> None:
+        """Prints a text above the screen, where it stays."""
+        self._console.print(Text(text), soft_wrap=True)
 
     def _screen(self) -> Group:
+        """What the drawing thread draws: the header, and the lines for which there is room."""
         width, height = self._console.size
         with self._lock:
             head = header_lines(self._doing.text, self._remaining.short, width)

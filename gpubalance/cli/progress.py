@@ -182,7 +182,7 @@ class Progress:
         try:
             screen.show(event)
             if stays:
-                screen.print(lines)
+                screen.print_above(lines)
         except OSError:
             self._quiet = True
 

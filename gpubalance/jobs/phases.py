@@ -34,25 +34,26 @@ from gpubalance.system.state import state_folder, write_whole
 
 # What is usual, for small models on a machine with two cores.
 _START_S = 10.0  # until the first window: loads TensorFlow, builds the model, warms up
-_PROBE_S = 12.0
+_PROBE_S = 12.0  # a device
 # On a GPU. Fresh workers took 8 to 18 s each on an H200, and a search for the limit needs several.
 _GPU_START_S = 20.0
-_GPU_PROBE_S = 120.0
-_PROBE_SIZES = 10
-_BLOCKS_S = 12.0
-_OWN_CODE_S = 3.0
-# Until the first round: its worker loads TensorFlow while the devices are probed
+_GPU_PROBE_S = 120.0  # a device
+_PROBE_SIZES = 10  # points of a device's curve
+_BLOCKS_S = 12.0  # a device, to measure the model's blocks
+_OWN_CODE_S = 3.0  # see `_own_s`
+# In place of `_START_S` for a balance of simulated devices: while it probes the last one, the
+# worker of the rounds loads TensorFlow.
 _ROUNDS_START_S = 4.0
 _ROUND_S = 3.0
 _WINDOW_S = 5.0
-# Of steps so long that their number decides
+# If steps are long, their number decides: in a warm-up, and in a window or round.
 _WARM_UP_STEPS = 10
 _WINDOW_STEPS = 8
 _USUAL_ROUNDS = 2
 _KEPT_DURATIONS = 500
 _DURATIONS = TypeAdapter(dict[str, Seconds])  # by the phases' keys
 # These fields change nothing about how long a phase takes.
-_BESIDE: dict[str, bool | dict[str, bool]] = {
+_NOT_IN_KEY: dict[str, bool | dict[str, bool]] = {
     "tracing": True,
     "fresh": True,
     "force": True,
@@ -64,15 +65,15 @@ _BESIDE: dict[str, bool | dict[str, bool]] = {
 
 
 def phases_of(request: MeasureRequest, step_s: float = 0.0) -> list[PhaseEstimate]:
-    """The phases of a command, those of a probe that it may have to make first.
+    """The phases of a command. Before them come those of the probe that a balance or cut may need.
 
-    `step_s` is about what a step takes, if that is known yet.
+    `step_s` is about how long a step takes, 0 if that is not known yet.
     """
     phases: list[PhaseEstimate] = []
-    uncut = request.uncut if isinstance(request, LayersRequest) else request
-    if isinstance(uncut, BalanceRequest):
-        phases += phases_of(uncut.probe, step_s)
-    as_json = request.model_dump_json(exclude=_BESIDE)
+    balance = _balance_in(request)
+    if balance is not None:
+        phases += phases_of(balance.probe, step_s)
+    as_json = request.model_dump_json(exclude=_NOT_IN_KEY)
     last_s = _last_durations()
     for name, usual_s in _usual_s(request, step_s).items():
         key = content_key(name, as_json)
@@ -88,6 +89,13 @@ def phases_of(request: MeasureRequest, step_s: float = 0.0) -> list[PhaseEstimat
     return phases
 
 
+def _balance_in(request: MeasureRequest) -> BalanceRequest | None:
+    """The request itself, or the balance that a cut is compared with; None for other requests."""
+    if isinstance(request, LayersRequest):
+        return request.uncut
+    return request if isinstance(request, BalanceRequest) else None
+
+
 def keep_durations(took_s: dict[str, float]) -> None:
     """Keeps how long the latest phases took, by their keys, for the next time."""
     others = _last_durations()
@@ -101,15 +109,15 @@ def keep_durations(took_s: dict[str, float]) -> None:
 
 
 def _usual_s(request: MeasureRequest, step_s: float) -> dict[str, float]:
-    """The seconds that the phases of a command usually take, without those of a probe."""
+    """The usual seconds of a command's phases, by name, but for the probe of a balance or cut."""
     if isinstance(request, ProbeRequest):
         return _usual_of_probe_s(request)
     devices = len(request.devices)
     is_simulated = request.devices[0].simulated
     warm_up_s = _WARM_UP_STEPS * step_s + _own_s(request)
     start_s = warm_up_s + (_START_S if is_simulated else _GPU_START_S)
-    window_s, together_s = _windows_s(request, step_s)
-    windows_s = request.measuring.windows * together_s
+    window_s, cycle_s = _windows_s(request, step_s)
+    windows_s = request.measuring.windows * cycle_s
     pipeline_s = USUAL_PIPELINE_S if request.settings.data else 0.0
     match request:
         case BalanceRequest():
@@ -134,7 +142,7 @@ def _windows_s(
     request: BalanceRequest | LayersRequest | IndependentRequest | RunRequest,
     step_s: float,
 ) -> tuple[float, float]:
-    """About what a window takes, and one of each workload that is measured interleaved."""
+    """About the seconds of a window, and of a cycle: one window of each interleaved workload."""
     measuring = request.measuring
     window_s = measuring.duration_s or max(_WINDOW_S, _WINDOW_STEPS * step_s)
     devices = len(request.devices)
@@ -142,10 +150,10 @@ def _windows_s(
         return window_s, window_s
     if isinstance(request, IndependentRequest):  # each device alone, and all at once
         return window_s, (devices + 1) * window_s
-    splits = 2 if measuring.baseline == "even" and devices > 1 else 1
+    workloads = 2 if measuring.baseline == "even" and devices > 1 else 1
     if isinstance(request, RunRequest) and request.settings.data is not None:
-        splits += 1
-    return window_s, splits * window_s
+        workloads += 1  # the split on held batches too
+    return window_s, workloads * window_s
 
 
 def _more_s(request: MeasureRequest, phase: str, step_s: float) -> float:
@@ -153,9 +161,9 @@ def _more_s(request: MeasureRequest, phase: str, step_s: float) -> float:
     has_windows = phase in ("run", "independent", "proof")
     if isinstance(request, ProbeRequest) or not has_windows:
         return 0.0
-    _, together_s = _windows_s(request, step_s)
+    _, cycle_s = _windows_s(request, step_s)
     measuring = request.measuring
-    return (measuring.most_windows(together_s) - measuring.windows) * together_s
+    return (measuring.most_windows(cycle_s) - measuring.windows) * cycle_s
 
 
 def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
@@ -166,12 +174,12 @@ def _usual_of_probe_s(request: ProbeRequest) -> dict[str, float]:
     if len(set(names)) > 1:  # a phase for each device
         return dict.fromkeys(names, device_s)
     probed = set(stand_ins(request))
-    longest = max(len(probed.intersection(queue)) for queue in queues(request))
-    return dict.fromkeys(names, longest * device_s)
+    most_in_a_queue = max(len(probed.intersection(queue)) for queue in queues(request))
+    return dict.fromkeys(names, most_in_a_queue * device_s)
 
 
 def _own_s(request: MeasureRequest) -> float:
-    """What building the user's own model takes longer, whose step is tried in parts."""
+    """Extra seconds for a user's own model: the parity check tries its step in parts."""
     return _OWN_CODE_S if request.settings.model_is_code else 0.0
 
 
@@ -186,25 +194,28 @@ def _last_durations() -> dict[str, float]:
     return {}
 
 
-# A command that takes so many times, and so many seconds, longer than announced says so.
-_LONGER = 2.0
-_LONGER_S = 30.0
-# An estimate by steps that is so many times as long as what was announced is announced anew.
-_OTHER = 1.3
+# A command reports that it takes longer if that is over so many times what was announced at most,
+# and over so many seconds more.
+_TOO_LONG = 2.0
+_TOO_LONG_S = 30.0
+# An estimate by steps is announced if it is above the announced range, and over so many times its
+# lower end.
+_WORTH_ANNOUNCING = 1.3
 # After so many times what it was expected to take, a phase is overdue: its time and that of the
-# later ones are corrected, and it is taken to need half as long again.
+# later ones are corrected.
 _OVERDUE = 2.0
-_AGAIN = 0.5
+_OVERDUE_REST = 0.5  # of its time so far: what it is then taken to need still
 
 
 class Phases:
     """A watch that completes what a job reports of its phases: their numbers and times.
 
     The first phase that takes over twice as long as expected is taken to need half as long again,
-    and all later ones to take as many times longer. It says so when it knows that the command takes
-    more than twice as long as was announced: with a number only if the job has estimated its phase,
-    and none that is lower than one before. Of a `resumed` command nobody knows how much is left: it
-    announces no times, and keeps none.
+    and all later ones to take as many times longer. Once it knows that the command takes more than
+    twice as long as was announced at most, and over 30 s longer, it reports that. The report has a
+    number only if the job has estimated any phase since the correction. No report lowers the time
+    of the whole command. Of a `resumed` command nobody knows how much is left: it announces no
+    times, and keeps none.
     """
 
     def __init__(
@@ -219,7 +230,7 @@ class Phases:
         self._phases = phases_of(request)
         self._watch = watch
         self._clock = clock
-        self._resumed = False
+        self._is_silent = False
         self._took_s = defaultdict[str, float](float)  # by the phases' keys
         self._number: int | None = None
         self._begun: set[int] = set()
@@ -228,51 +239,51 @@ class Phases:
         self._left = NO_TIME  # of the command, at `_noted_s`
         self._noted_s = 0.0
         self._announced = NO_TIME  # of the whole command
-        self._has_reported_left = False  # of the present phase, how long it still takes
-        self._is_by_steps = False
-        self._is_estimated = False  # by the job, which has measured
-        # The longest whole time that was told as longer than announced
-        self._expected_whole_s = 0.0
+        self._job_has_reported_left = False  # what is left of the present phase
+        self._has_seen_first_steps = False  # `_announce` acts on them once
+        self._job_has_estimated = False  # any phase, since a correction
+        self._longest_reported_s = 0.0  # of the whole command, by `_report_if_longer`
         self._is_corrected = False
         self._has_reported_longer = False
         measuring = request if isinstance(request, ProbeRequest) else request.measuring
         limit_s = measuring.time_limit_s
         self._limit_s = math.inf if limit_s is None else limit_s
         if resumed:
-            self._resume()
+            self._stop_announcing()
 
     def __call__(self, event: Event) -> None:
-        """Passes on an event, a phase with its number and times."""
+        """Passes on an event, a phase with its number and times, but not the present one again."""
         if isinstance(event, PhaseBegun):
             number = [phase.name for phase in self._phases].index(event.name)
             if number == self._number:
                 return
             event = self._begin(number, event)
         elif isinstance(event, Doing) and event.resumes:
-            self._resume()
+            self._stop_announcing()
         elif isinstance(event, TimeLeft):
             self._estimate_present(event)
             self._estimate_by_steps(event)
+            # A job's TimeLeft is of its phase. The one passed on is of the whole command.
             event = self._with_later(event.duration)
             self._note_left(event.duration)
-            self._is_estimated = True
+            self._job_has_estimated = True
         self._correct()
-        self._say_if_longer()
+        self._report_if_longer()
         self._watch(event)
         if self._announced.least_s > self._limit_s:
             self._limit_s = math.inf
             text = "that is longer than --time-limit, which will end the command early"
             self._watch(Doing(text, stays=True))
 
-    def _resume(self) -> None:
+    def _stop_announcing(self) -> None:
         """Announces no times from now on, and keeps none."""
-        self._resumed = self._is_corrected = self._has_reported_longer = True
+        self._is_silent = self._is_corrected = self._has_reported_longer = True
         self._limit_s = math.inf
 
     def keep(self) -> None:
-        """Ends the command, and keeps how long its phases took for the next time."""
+        """Keeps how long the phases took. cli/job.py calls it after a job without an error."""
         self._end()
-        if not self._resumed:
+        if not self._is_silent:
             keep_durations(self._took_s)
 
     def _begin(self, number: int, by_job: PhaseBegun) -> PhaseBegun:
@@ -283,7 +294,7 @@ class Phases:
             self._announced = _total(self._phases)
         self._end()
         self._number = number
-        self._has_reported_left = False
+        self._job_has_reported_left = False
         self._begun.add(number)
         self._phase_began_s = self._clock()
         phase = self._phases[number]
@@ -292,23 +303,23 @@ class Phases:
             self._phases[number] = phase
         self._note_left(phase.duration + self._later)
         begun = PhaseBegun(phase.name, number + 1, len(self._phases))
-        if self._resumed:
+        if self._is_silent:
             return begun
         return begun._replace(duration=phase.duration, later=self._later)
 
     def _end(self) -> None:
         """Notes how long the present phase took, in all if it came more than once.
 
-        So long takes each phase that probes another device, unless the job never told how long this
-        one still takes: such a device failed at once.
+        If it probed a device, later guessed phases that do so get its time, unless the job never
+        reported what was left of it: then its device failed at once.
         """
         if self._number is None:
             return
         took_s = self._clock() - self._phase_began_s
         ended = self._phases[self._number]
         self._took_s[ended.key] += took_s
-        probing = self._probing
-        if ended.name not in probing or not self._has_reported_left:
+        probing = self._probe_phase_names
+        if ended.name not in probing or not self._job_has_reported_left:
             return
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
@@ -316,13 +327,11 @@ class Phases:
                 self._phases[number] = phase.with_duration(DurationRange.about(took_s))
 
     @property
-    def _probing(self) -> set[str]:
-        """The names of the phases that probe the devices of a balance or a cut."""
-        request = self._request
-        uncut = request.uncut if isinstance(request, LayersRequest) else request
-        if isinstance(uncut, BalanceRequest):
-            return set(phase_names(uncut.probe))
-        return set()
+    def _probe_phase_names(self) -> set[str]:
+        """The names of the phases that probe a device each: they take over each other's time."""
+        balance = _balance_in(self._request)
+        probe = self._request if balance is None else balance.probe
+        return set(phase_names(probe)) if isinstance(probe, ProbeRequest) else set()
 
     @property
     def _next(self) -> int:
@@ -333,7 +342,7 @@ class Phases:
     def _later(self) -> DurationRange:
         """How long the phases take that come after the present one and have not begun yet.
 
-        One that has will probably not come again: a round after a proof mostly confirms it.
+        One that has counts as over: after a proof a further round mostly confirms it.
         """
         later = range(self._next, len(self._phases))
         return _total(
@@ -341,7 +350,7 @@ class Phases:
         )
 
     def _with_later(self, left: DurationRange) -> TimeLeft:
-        """What is left of the present phase, with all later ones."""
+        """What is left of the command, by what is `left` of the present phase."""
         return TimeLeft(left + self._later, self._later)
 
     def _note_left(self, left: DurationRange) -> None:
@@ -353,7 +362,7 @@ class Phases:
         """Estimates the present phase by what the job says is left of it."""
         if self._number is None:
             return
-        self._has_reported_left = True
+        self._job_has_reported_left = True
         took = DurationRange.about(self._clock() - self._phase_began_s)
         phase = self._phases[self._number]
         self._phases[self._number] = phase.with_duration(took + left.duration)
@@ -361,16 +370,19 @@ class Phases:
     def _estimate_by_steps(self, left: TimeLeft) -> None:
         """Estimates later phases by what a step takes and what the present one will have taken.
 
-        So long takes each phase that probes another device, if that is only guessed so far.
+        A phase that probes another device is taken to need as long as the present one. If it was
+        measured by an earlier command, its time is only raised to that.
         """
         if not left.step_s or self._number is None:
             return
         whole_s = self._clock() - self._phase_began_s + left.duration.least_s
-        probing = self._probing
-        known = {phase.key: phase for phase in phases_of(self._request, left.step_s)}
+        probing = self._probe_phase_names
+        by_steps_of_key = {}
+        for phase in phases_of(self._request, left.step_s):
+            by_steps_of_key[phase.key] = phase
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
-            by_steps = known[phase.key]
+            by_steps = by_steps_of_key[phase.key]
             duration = by_steps.duration
             if phase.name in probing:
                 as_long_s = whole_s
@@ -384,12 +396,12 @@ class Phases:
         self._announce(took + left.duration + self._later)
 
     def _announce(self, whole: DurationRange) -> None:
-        """Says once how long all takes by the first steps, if that is not what was said."""
-        if self._is_by_steps or self._resumed:
+        """Reports once how long the command takes by its first steps, if that is clearly longer."""
+        if self._has_seen_first_steps or self._is_silent:
             return
-        self._is_by_steps = True
-        expected_s = max(self._announced.most_s, self._expected_whole_s)
-        if whole.least_s > max(_OTHER * self._announced.least_s, expected_s):
+        self._has_seen_first_steps = True
+        expected_s = max(self._announced.most_s, self._longest_reported_s)
+        if whole.least_s > max(_WORTH_ANNOUNCING * self._announced.least_s, expected_s):
             self._announced = whole
             self._watch(Doing(f"by its first steps: about {whole} in all", stays=True))
 
@@ -403,28 +415,29 @@ class Phases:
         if took_s <= _OVERDUE * expected_s:
             return
         self._is_corrected = True
-        times = (1 + _AGAIN) * took_s / expected_s
+        times = (1 + _OVERDUE_REST) * took_s / expected_s
         for number in range(self._next, len(self._phases)):
             phase = self._phases[number]
             self._phases[number] = phase.with_duration(phase.duration * times)
-        self._is_estimated = False
-        left = self._with_later(DurationRange.about(_AGAIN * took_s))
+        self._job_has_estimated = False
+        left = self._with_later(DurationRange.about(_OVERDUE_REST * took_s))
         self._note_left(left.duration)
         self._watch(left)
 
-    def _say_if_longer(self) -> None:
+    def _report_if_longer(self) -> None:
+        """Reports once that the command takes too long by what is left of it."""
         if self._number is None or self._has_reported_longer:
             return
         left = self._left.after(self._clock() - self._noted_s)
         took_s = self._clock() - self._began_s
         announced = self._announced
-        longer_s = max(_LONGER * announced.most_s, announced.most_s + _LONGER_S)
-        if took_s + left.least_s <= longer_s:
+        too_long_s = max(_TOO_LONG * announced.most_s, announced.most_s + _TOO_LONG_S)
+        if took_s + left.least_s <= too_long_s:
             return
         self._has_reported_longer = True
         text = f"taking longer than the estimated {announced}"
-        if self._is_estimated:
-            self._expected_whole_s = took_s + left.most_s
+        if self._job_has_estimated:
+            self._longest_reported_s = took_s + left.most_s
             more = f": about {left} more" if left.least_s else ""
             text = f"taking over twice the estimated {announced}{more}"
         self._watch(Doing(text, stays=True))
@@ -445,12 +458,12 @@ def estimate(request: MeasureRequest) -> Estimate:
         check_asked(request)
     phases = phases_of(request)
     probe = None
-    uncut = request.uncut if isinstance(request, LayersRequest) else request
-    if isinstance(uncut, BalanceRequest):
-        probe = kept_probe(uncut)
+    balance = _balance_in(request)
+    if balance is not None:
+        probe = kept_probe(balance)
         if probe is not None:
-            probing = phase_names(uncut.probe)
-            phases = [phase for phase in phases if phase.name not in probing]
+            probe_phases = phase_names(balance.probe)
+            phases = [phase for phase in phases if phase.name not in probe_phases]
     if isinstance(request, BalanceRequest) and probe is not None:
         best_split(DeviceEstimates(probe, request.devices, request.plan).problem)
     return Estimate(

@@ -15,7 +15,7 @@ from gpubalance.jobs.events import Doing, Event, PhaseBegun, TimeLeft
 from gpubalance.jobs.phases import Phases, estimate, keep_durations, phases_of
 from gpubalance.numbers.units import NO_TIME, DurationRange
 from gpubalance.settings.measuring import Measuring, Tracing
-from gpubalance.settings.requests import BalanceRequest
+from gpubalance.settings.requests import BalanceRequest, ProbeRequest
 from gpubalance.settings.settings import Settings
 from gpubalance.system.state import state_folder
 from tests.support.altered import altered
@@ -30,7 +30,7 @@ NAMES = [f"{device.label} alone" for device in REQUEST.devices] + ["rounds", "pr
 class Command:
     """A command whose phases take as long as a test wants."""
 
-    request: BalanceRequest = REQUEST
+    request: BalanceRequest | ProbeRequest = REQUEST
     now_s: float = 100.0
     events: list[Event] = field(default_factory=list)
 
@@ -139,6 +139,15 @@ def test_what_a_step_takes_moves_the_later_phases_too_and_the_rest_falls() -> No
     began = command.phase(NAMES[1], 0)
     assert _phase_and_later_s(began)[0] == pytest.approx(260.0)
     assert _phase_and_later_s(command.phase("rounds", 0))[0] > 2 * _usual_s()[2]
+
+
+def test_the_next_device_of_a_probe_takes_as_long_as_the_last_one() -> None:
+    command = Command(REQUEST.probe)
+    command.phase(NAMES[0], 0)
+    command.phases(TimeLeft(DurationRange.about(70.0), step_s=0.1))
+    assert command.left[-1].later == DurationRange.about(70.0)
+    command.now_s += 40.0
+    assert command.phase(NAMES[1], 0).duration == DurationRange.about(40.0)
 
 
 def test_the_proof_of_a_split_takes_as_long_as_that_splits_steps() -> None:

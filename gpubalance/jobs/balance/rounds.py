@@ -36,13 +36,15 @@ from gpubalance.results.warnings import warning
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.record import Record
 
-# The time left is told as if a balance had one round up to so many: the number is not known before.
+# The number of rounds is not known before: the time left is a range, from one round to so many.
+# Before the command begins, jobs/phases.py gives one number: it assumes 2 rounds.
 _FORESEEN_ROUNDS = 3
-# Until a step of all devices is measured, it may take so many times what is predicted. Two devices
-# that shared two processor cores took 1.9 times as long.
+# Until a step of all devices is measured, the time left allows for so many times the predicted one.
+# That does not cover all: two devices that shared two processor cores took 1.9 times as long.
 _SLOWER_TOGETHER = 1.5
-_NEAR = 0.01  # splits that differ by less give as much, but for chance
-_LOADING_S = 3.0  # of TensorFlow, while which a probe's workers are not waited for
+_NEAR = 0.01  # splits that differ by at most this fraction are equal but for chance
+# To load TensorFlow. `Overhead.starting_s` mostly lacks that: a probe's workers load it ahead.
+_LOADING_S = 3.0
 _KINDS_OF_STEPS = 2  # with stamps and without
 # Gradient sums are timed for this many sets of devices at most. Many devices have many sets, and
 # timing one takes a part of a second.
@@ -103,9 +105,10 @@ class BalanceRounds:
     def try_split(self, planned: Allocation) -> None:
         """Measures a planned split for a few seconds, and notes the result.
 
-        If the split runs out of memory, its devices' limits are lowered instead. A split that was
-        measured three times is not measured again. Instead a warning says so, and from then on
-        every measurement of every split counts, whatever the devices' speed was.
+        If the split runs out of memory, its devices' limits are lowered instead, unless it fits on
+        a second try: then it is measured after all. A split that was measured three times is not
+        measured again. Instead a warning says so, and from then on every measurement of every split
+        counts, whatever the devices' speed was.
         """
         # If the planned global batch is not the user's own, `watch` gets the plan before the first
         # round: the plan says what the new size changes, such as the learning rate.
@@ -116,11 +119,14 @@ class BalanceRounds:
         fully_measured = self.estimates.fully_measured(planned.split)
         if fully_measured is not None:
             # The devices' speed comes and goes. The median of all measurements decides from now on.
+            # Nothing is measured, so this is no round.
             self.warn(machine_not_steady(fully_measured))
             self.estimates.count_all()
             return
         key = self.journal_key("round", planned.split)
-        tried = self.journal.get_or_make(key, TriedSplit, lambda: self._round(planned))
+        tried = self.journal.get_or_make(
+            key, TriedSplit, lambda: self._measure_round(planned)
+        )
         self.note(planned, tried)
 
     def time_sums(self, devices: Devices) -> None:
@@ -134,15 +140,17 @@ class BalanceRounds:
         self.warnings.append(warning)
         self.watch(Doing(warning.message))
 
-    def _round(self, planned: Allocation) -> TriedSplit:
+    def _measure_round(self, planned: Allocation) -> TriedSplit:
         split = planned.split
         step_s = planned.step_time_s
         left = self._left(split, step_s)
-        # How long a worker takes to start is known from a probe of this balance.
-        is_known = bool(self.records) or self.joint_workers.probing.workers > 0
-        duration = left.duration if is_known else None
+        # Only the first round waits for a worker's start. A probe that this balance has made shows
+        # how long that takes, a kept one does not.
+        probing = self.joint_workers.probing
+        start_time_is_known = bool(self.records) or probing.workers > 0
+        duration = left.duration if start_time_is_known else None
         self.watch(PhaseBegun("rounds", duration=duration))
-        # It has the proof's time by this split's step: until now that was by a step of the probe.
+        # `left` has the proof's time by this split's step. Until now it was by a step of the probe.
         self.watch(left)
         why = " once more" if self.estimates.has(split) else ""
         left_out = self.estimates.left_out_of_measured_superset(split)
@@ -150,20 +158,20 @@ class BalanceRounds:
             why = f", as sync may be less without {self.joint_workers.labels(left_out)}"
         self.watch(Doing(f"round {len(self.records) + 1}: {split}{why}"))
         try:
-            tried = self._measured(split)
+            tried = self._measure(split)
         except OutOfMemory as error:
             tried = self.after_out_of_memory(split, error)
         if not self.records:
-            # From the first round on there is something to resume. A resumed balance must plan with
-            # this probe, even if the probe came from an earlier command. So the journal keeps it.
+            # A balance that is resumed after this round must plan with the same probe. The journal
+            # has a new probe already, but not one of an earlier command.
             self.journal.get_or_make("probe", Probe, lambda: self.probe)
         return tried
 
     def _left(self, split: BatchSplit, step_s: float) -> TimeLeft:
-        """How long this round takes, those that usually follow, and the proof.
+        """What is left of the rounds, with the proof as `later`; the split's step takes `step_s`.
 
-        The first one also starts a worker, as the probe has done, traces a step of each kind on
-        each device, and warms it up. Its step may take longer than devices take alone.
+        In the first round a worker must also start, trace a step of each kind on each device, and
+        warm up. A start or trace takes as long as in the probe. See also `_SLOWER_TOGETHER`.
         """
         left = self._left_once_warm(split, step_s)
         if self.records:
@@ -183,7 +191,7 @@ class BalanceRounds:
         )
 
     def _left_once_warm(self, split: BatchSplit, step_s: float) -> TimeLeft:
-        """See `_left`, when the split has been warmed up."""
+        """The same as `_left` once the split is warmed up, so without any start."""
         rule = StoppingRule.of_round(self.request.round_s)
         round_s = expected_window_s(rule, step_s)
         most_rounds = max(1, _FORESEEN_ROUNDS - len(self.records))
@@ -195,7 +203,8 @@ class BalanceRounds:
     ) -> ExpectedRun:
         """About how long the proof of a split takes, and its input pipeline after it.
 
-        `noise` is that of `expected_run`.
+        `noise` is half the 95 % interval of the step time that one timing gives, as a fraction of
+        it; None if unknown.
         """
         splits = 1 if self.is_proven_alone(split) else 2
         expected = expected_run(self.request.measuring, step_s, noise, splits)
@@ -208,38 +217,38 @@ class BalanceRounds:
         even = BatchSplit.even(split.global_batch, len(split.used))
         return self.request.measuring.baseline == "none" or even == split.without_idle
 
-    def _measured(self, split: BatchSplit) -> TriedSplit:
-        left_at = partial(self._left_once_warm, split)
+    def _measure(self, split: BatchSplit) -> TriedSplit:
+        left_by_step_s = partial(self._left_once_warm, split)
         round_s = self.request.round_s
-        measured = measure_split(self.joint_workers, split, round_s, left_at)
+        measured = measure_split(self.joint_workers, split, round_s, left_by_step_s)
         return TriedSplit(split=split, measured=measured)
 
     def after_out_of_memory(self, split: BatchSplit, error: OutOfMemory) -> TriedSplit:
-        """What follows when a round or a proof ran out of memory: limits, or a measurement.
+        """After a round or a proof ran out of memory: the split measured after all, or what fits.
 
         A split's first failure may be due to another program that had the memory for a moment. So
-        search may try the split again. If the split fits then, it is measured. A split's second
-        failure is believed.
+        `_fitting_sizes` may try the split again. If it fits then, the result is empty and the split
+        is measured. A second failure is believed: the split is not tried again.
         """
         believed = split in self.splits_out_of_memory
         self.splits_out_of_memory.add(split)
         fitting = self._fitting_sizes(split, error, believed=believed)
         if not fitting:
             try:
-                return self._measured(split)
+                return self._measure(split)
             except OutOfMemory as second_error:
-                # A split whose failure is believed is not tried again, so this list isn't empty.
+                # Now `_fitting_sizes` does not try the split again, so this list isn't empty.
                 fitting = self._fitting_sizes(split, second_error, believed=True)
-        limits = []
+        largest_sizes = []
         for device, fitting_size in fitting:
             largest = self._largest_fitting(device, split, fitting_size)
-            limits.append(FittingSize(device, largest))
-        return TriedSplit(split=split, measured=None, limits=tuple(limits))
+            largest_sizes.append(FittingSize(device, largest))
+        return TriedSplit(split=split, measured=None, limits=tuple(largest_sizes))
 
     def _fitting_sizes(
         self, split: BatchSplit, error: OutOfMemory, *, believed: bool
     ) -> list[FittingSize]:
-        """See `JointMemorySearch.fitting_sizes`; with the devices' numbers in the request."""
+        """See `JointMemorySearch.fitting_sizes`; devices as in the balance's request."""
         worker_group = self.joint_workers.gather(split)
         run_request = self.joint_workers.run_request(split).without_idle
         search = JointMemorySearch(worker_group, run_request, self.watch)
@@ -253,7 +262,7 @@ class BalanceRounds:
         """The largest micro-batch of the device that fitted, now or in an earlier round.
 
         Only sizes below the split's own, which did not fit, count. The result is rounded down to a
-        multiple of the problem's `multiple`.
+        multiple of the problem's `multiple`; 0 if none fitted.
         """
         sizes = [fitting_size]
         for record in self.records:
@@ -284,13 +293,13 @@ class BalanceRounds:
         # `after_out_of_memory` has added the split, unless the round comes from the journal.
         self.splits_out_of_memory.add(split)
         self.estimates.lower_limits(split, tried.limits)
-        for device, limit in tried.limits:
+        for device, largest in tried.limits:
             what = f"{self.request.devices[device].label} ran out of memory"
             where = (
                 f"at batch {split.micro_batches[device]} when all devices trained "
                 "together"
             )
-            self.watch(Doing(f"{what} {where}: planning with up to {limit}"))
+            self.watch(Doing(f"{what} {where}: planning with up to {largest}"))
 
 
 def next_split(
@@ -305,12 +314,13 @@ def next_split(
     which of the two is faster. A later round measures the first of these that there is:
 
     1. a split of fewer devices, if less sync may make it more than 0.4 % better than the best
-       measured split and the planner's best;
+       measured split, and than the planner's best if rule 2 considers that;
     2. the planner's best, if it is predicted to be more than 0.4 % better than the best measured
-       split, and was not measured at its devices' present speed. If the best measured split may be
-       as good, and was measured less than three times, it is measured again instead. If it is
-       proven besides, it stays: another proof is not likely to show a difference. A proven one also
-       stays if no device's batch would change by more than 1 %;
+       split, and was not measured at its devices' present speed. If the best measured split is
+       proven, some device's batch or micro-batch must also change by more than 1 %. If the best
+       measured split may be as good, it is measured again instead, until it was measured three
+       times. After that the planner's best is measured, unless the best measured split is proven:
+       then rule 3 decides, because another proof is not likely to show a difference;
     3. the best measured split or one of its rivals, whichever is known least exactly. A rival is a
        measured split that may be more than 0.4 % better than the best. Without a rival nothing is
        measured. Only splits that were measured less than three times are measured again.
@@ -319,13 +329,14 @@ def next_split(
     is always NothingFits: the devices' limits are then below what the user asked for.
     """
     best_measured = estimates.best()
-    planned = _planned(estimates, best_measured, some_ran_out=some_ran_out)
+    planned = _plan_best(estimates, best_measured, some_ran_out=some_ran_out)
     if best_measured is None:  # the first round
         return estimates.even_if_undecided(planned)
     predicted_value = estimates.problem.value(planned)
     gains_enough = predicted_value > (1 + WORTH_A_ROUND) * best_measured.value
     planned_is_better = gains_enough and not estimates.has(planned.split)
-    if best_measured.run is not None:
+    is_proven = best_measured.run is not None
+    if is_proven:
         planned_is_better &= not _are_near(planned.split, best_measured.planned.split)
     # 1. Fewer devices must beat the better of the two.
     value_to_beat = predicted_value if planned_is_better else best_measured.value
@@ -338,7 +349,7 @@ def next_split(
             return planned
         if best_measured.may_be_measured_again:
             return best_measured.planned
-        if best_measured.run is None:
+        if not is_proven:
             return planned
     # 3. What may show which of several measured splits is the best.
     rival = estimates.most_uncertain_rival()
@@ -354,13 +365,16 @@ def _are_near(one: BatchSplit, other: BatchSplit) -> bool:
     return all(abs(first - second) <= _NEAR * second for first, second in pairs)
 
 
-def _planned(
+def _plan_best(
     estimates: DeviceEstimates,
     best_measured: MeasuredSplit | None,
     *,
     some_ran_out: bool,
 ) -> Allocation:
-    """The planner's best split; the best measured split if the planner no longer finds any."""
+    """The planner's best split.
+
+    If nothing fits the lowered limits any more, it is the best measured split: no new one follows.
+    """
     try:
         return best_split(estimates.problem)
     except (UsageError, NothingFits) as error:
@@ -375,18 +389,22 @@ def _planned(
 
 
 def _fewer_devices(
-    estimates: DeviceEstimates, time_sums: Callable[[Devices], None], above: float
+    estimates: DeviceEstimates,
+    time_sums: Callable[[Devices], None],
+    value_to_beat: float,
 ) -> Allocation | None:
-    """A split of fewer devices whose value may be more than `above`, or None.
+    """A split of fewer devices whose value may be more than `value_to_beat`, or None.
 
     A value is what the problem maximises, usually samples per second. `time_sums(devices)` adds to
     the `estimates` the seconds of sums over these devices and over their smallest measured
     superset.
     """
     if estimates.probe.settings.all_reduce == "hierarchical":
-        return None  # it can't sum an odd number of devices
+        # It can't sum an odd number of devices, and the next subset may have any number.
+        return None
+    # Each time more sums are timed, until they can show no more or too many were timed.
     while True:
-        devices = next_subset_to_measure(estimates.problem, above)
+        devices = next_subset_to_measure(estimates.problem, value_to_beat)
         if devices is None:
             return None
         sync = estimates.problem.sync
@@ -413,14 +431,14 @@ def measure_split(
     joint_workers: JointWorkers,
     split: BatchSplit,
     seconds: float | None,
-    left_at: Callable[[float], TimeLeft] | None = None,
+    left_by_step_s: Callable[[float], TimeLeft] | None = None,
 ) -> Measurement:
     """Measures a split for that many `seconds`. Raises OutOfMemory.
 
     If `seconds` is None, it measures until the step time is known within ± 0.5 %, or for 3 s. But
     it always takes the fewest timings that `StoppingRule.of_round` allows, even if they take longer
-    than 3 s. `left_at` makes the TimeLeft to report from the seconds of a warm step; without it,
-    what is left is this measurement.
+    than 3 s. `left_by_step_s` makes the TimeLeft to report from the seconds of a warm step; without
+    it, what is left is this measurement.
     """
     run_request = joint_workers.run_request(split).without_idle
     measurer = Measurer(
@@ -433,12 +451,12 @@ def measure_split(
     rule = StoppingRule.of_round(seconds)
     measurer.warm_up(workload)
     step_s = measurer.warm_up_of(workload).step_s
-    if step_s:  # it was not warm
-        if left_at is None:
+    if step_s:  # 0 if the worker has trained with it before
+        if left_by_step_s is None:
             window_s = expected_window_s(rule, step_s)
             left = TimeLeft(DurationRange.about(window_s), step_s=step_s)
         else:
-            left = left_at(step_s)
+            left = left_by_step_s(step_s)
         joint_workers.watch(left)
     window = measurer.measure_unkept(workload, rule)
     sensors = measurer.sensors(workload)
