@@ -1,4 +1,8 @@
-"""Deals global batches out in the split's proportion, and brings them to the devices in time."""
+"""Deals global batches out in the split's proportion, and brings them to the devices in time.
+
+A batch is read; *arranged*: its shares are decided; *copied*: cut and brought to the devices. Then
+it is *dispatched*. To *deal* a batch is to arrange and copy it in the caller's thread.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +13,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from weakref import WeakKeyDictionary
 
 import tensorflow as tf
@@ -21,10 +25,10 @@ from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit, proportional_split
 
-# Batches that are on their way while a step trains on another.
+# Batches on their way to the devices while a step trains on another one
 AHEAD = 2
-AT_ONCE = 1 + AHEAD  # batches on the devices in training
-_KEPT_PARTS = 100
+AT_ONCE = 1 + AHEAD  # batches on the devices at once in training
+_KEPT_PARTS = 100  # `_Parts`, of the numbers of samples that came last
 
 
 class PartWeights(NamedTuple):
@@ -43,10 +47,10 @@ class PartWeights(NamedTuple):
 class Layout:
     """What batches share that differ only in their number of samples or in lengths.
 
-    `signature` has a TensorSpec for each tensor, open where they differ; `cut` is a function that
-    gives each replica its part. `like` tells the structure, dtypes and ranks. When a batch differs
-    in another size, those after it have a wider layout; one that was dispatched before keeps its
-    own, so that all processes trace for the same batch.
+    `signature` has a TensorSpec for each tensor, with None for sizes that differ. `cut` is a
+    function that gives each replica its part. `like` describes structure, dtypes and ranks. When a
+    batch differs in another size, the batches after it have a wider layout. A batch that was
+    dispatched before keeps its own, so that all processes trace for the same batch.
     """
 
     like: str
@@ -60,21 +64,26 @@ class Dispatched:
 
     `values` has the samples and the `PartWeights` of each replica of this process, on its device. A
     batch with too few samples to be dispatched is `replicated`: each replica has all of it.
-    `is_usual`: it has as many samples as most batches of the call for the same purpose (to train,
-    test or predict), as far as is known. `shapes` are equal for batches of equal shapes.
+    `is_usual`: it is not `replicated`, and has as many samples as most batches of the call for the
+    same purpose (to train, test or predict), as far as is known. `shapes` are equal for batches
+    that differ only in their number of samples.
     """
 
     values: tuple[tuple[Any, Any], ...]
     layout: Layout
-    shares: BatchSplit
-    samples: int
+    shares: BatchSplit  # of all replicas; all samples for each if `replicated`
+    samples: int  # of the global batch
     replicated: bool
     is_usual: bool
     shapes: Any
 
 
-class _Rule(NamedTuple):
-    """How a batch is dispatched: see `Feed`."""
+# A batch as it was read, and its copy to the devices
+_Read: TypeAlias = tuple[Any, Future[Dispatched]]
+
+
+class _HowToDeal(NamedTuple):
+    """The options with which a batch is dealt: see `Feed`."""
 
     split: BatchSplit
     minimum: int
@@ -95,18 +104,20 @@ class _Ahead:
     """The next batches of an iterator, and the thread that asks for them."""
 
     reader: Reader
-    batches: deque[Future[Any]] = field(default_factory=deque)
+    # The next one first. None: the iterator had ended, or `stop` came first.
+    batches: deque[Future[_Read | None]] = field(default_factory=deque)
 
 
 class Feed:
     """Takes global batches from iterators; threads bring the next ones to the devices.
 
     The devices are those of this process. A share has at least `minimum` samples, as the model's
-    rules ask; a batch that is too small for that is `replicated`. tf.data's own copies to several
-    devices give each one batch after another in turns, whatever its size, so they can't divide a
-    last batch or follow a split that changes.
+    rules ask; a batch that is too small for that is `replicated`. tf.data could copy to several
+    devices itself. But it gives each device the next whole batch in turn, so it can't divide an
+    incomplete last batch or follow a split that changes.
     """
 
+    # training/steps.py sets both.
     minimum = 1
     purpose = "train"  # what the next batches are for: `train`, `test` or `predict`
 
@@ -114,29 +125,29 @@ class Feed:
         self.names = replicas.names
         self.own_slice = replicas.own_slice
         self.split = split
-        # Of the last batch that began to be dispatched
-        self.dealing: BatchSplit | None = None
-        # By purpose: the split's global batch, and the samples of most batches
+        # Of the batch that was arranged last, for an out-of-memory error
+        self.last_shares: BatchSplit | None = None
+        # By purpose, in this call: the split's global batch, and the samples of most batches
         self._usual: dict[str, tuple[int, int]] = {}
-        # Kept for the next batch of that size: two constants cost 0.1 ms.
+        # Kept for the next batch of that size: making its two constants takes 0.1 ms.
         self._parts = lru_cache(_KEPT_PARTS)(self._parts_of)
-        self._likes: dict[Any, str] = {}  # of all shapes that have come
-        # The widest so far, by what batches are like
-        self._layouts: dict[str, Layout] = {}
+        self._like_of_shapes: dict[Any, str] = {}  # of all `_shapes` that have come
+        self._layout_of_like: dict[str, Layout] = {}  # the widest so far
         # In a cluster one thread asks all iterators, so that all processes arrange batches in the
         # same order. Else each has its own, and none waits for another's next batch.
         self._in_cluster = replicas.cluster is not None
         self._reader: Reader | None = None
-        self._call = object()  # what reads the batches that count
+        # A token of the present call: what was read for an earlier call is dropped.
+        self._call = object()
         self._arranging = threading.Lock()
-        # A copy to a GPU waits for all that is queued there when it begins. So the next one begins
-        # before the last one has ended, or each would wait for one more step.
+        # A copy to a GPU waits for all that is queued there when it begins. If it began only after
+        # the copy before it had ended, it would wait for one more step. So several threads copy.
         self._copies = ThreadPoolExecutor(AHEAD, "copies")
         # Training and validation each have an iterator, and training continues after validation.
         self._ahead: WeakKeyDictionary[Iterator[Any], _Ahead] = WeakKeyDictionary()
 
     def begin(self) -> None:
-        """Begins a call, whose first batches are the usual ones from now on."""
+        """Begins a call, such as `fit`: its own batches show what is usual."""
         self._usual.clear()
 
     def take(self, iterator: Iterator[Any]) -> tuple[Any, Dispatched]:
@@ -149,20 +160,21 @@ class Feed:
         return batch, copying.result()
 
     def look_ahead(self, iterator: Iterator[Any], batches: int = AHEAD) -> None:
-        """Has so many of the next global batches brought to the devices, while these compute."""
+        """Asks for more global batches, until so many are on their way to the devices."""
         ahead = self._ahead.get(iterator)
         if ahead is None:
-            ahead = self._ahead[iterator] = _Ahead(self._reader_of_another())
+            ahead = self._ahead[iterator] = _Ahead(self._reader_for_new_iterator())
         while len(ahead.batches) < batches:
-            # How it is dispatched is decided now: what changes meanwhile would reach each process
-            # at another batch.
-            read = partial(self._next, iterator, self._call, self._rule)
+            # The split is taken now, not when the thread reads: else a new split would begin with
+            # another batch in each process of a cluster.
+            read = partial(self._next, iterator, self._call, self._how_to_deal)
             ahead.batches.append(ahead.reader.submit(read))
 
     def stop(self) -> list[Future[Any]]:
         """Forgets what is on its way; returns what is still asked of an iterator.
 
-        It waits for nobody: a user's generator may hang. What comes of it then is dropped.
+        It waits for copies to the devices, but not for an iterator: a user's generator may hang.
+        What the iterator gives then is dropped.
         """
         with self._arranging:
             self._call = object()
@@ -175,8 +187,8 @@ class Feed:
         self._reader = None
         return asked
 
-    def _reader_of_another(self) -> Reader:
-        """The reader of an iterator that is new."""
+    def _reader_for_new_iterator(self) -> Reader:
+        """A new reader; in a cluster the one of all iterators."""
         if not self._in_cluster:
             return Reader()
         if self._reader is None:
@@ -184,16 +196,19 @@ class Feed:
         return self._reader
 
     def _next(
-        self, iterator: Iterator[Any], call: object, rule: _Rule
-    ) -> tuple[Any, Future[Dispatched]] | None:
-        """The next batch, on its way to the devices; None at the end, or once the call is over."""
+        self, iterator: Iterator[Any], call: object, how: _HowToDeal
+    ) -> _Read | None:
+        """Reads and arranges the next batch; a thread of `_copies` then copies it.
+
+        None at the iterator's end, or if `call` is over.
+        """
         batch = cleaned(next(iterator, None))
         if batch is None:
             return None
         with self._arranging:
             if call is not self._call:
                 return None
-            return batch, self._copies.submit(self._arranged(batch, rule))
+            return batch, self._copies.submit(self._arrange(batch, how))
 
     def deal(self, batch: Any) -> Dispatched:
         """Deals a batch in order, the first samples to the first replica.
@@ -201,8 +216,8 @@ class Feed:
         Raises BadInput if it can't be dispatched.
         """
         with self._arranging:
-            bring = self._arranged(batch, self._rule)
-        return bring()
+            copy = self._arrange(batch, self._how_to_deal)
+        return copy()
 
     def deal_all(self, batches: Iterable[Any]) -> list[Dispatched]:
         """Deals batches that are trained on again and again, all in the layout of the widest.
@@ -212,37 +227,37 @@ class Feed:
         dispatched = [self.deal(batch) for batch in batches]
         widest = []
         for one in dispatched:
-            widest.append(replace(one, layout=self._layouts[one.layout.like]))
+            widest.append(replace(one, layout=self._layout_of_like[one.layout.like]))
         return widest
 
     @property
-    def _rule(self) -> _Rule:
-        """How batches are dispatched from now on."""
-        return _Rule(self.split, self.minimum, self.purpose)
+    def _how_to_deal(self) -> _HowToDeal:
+        """For the batches that are asked for from now on."""
+        return _HowToDeal(self.split, self.minimum, self.purpose)
 
-    def _arranged(self, batch: Any, rule: _Rule) -> Callable[[], Dispatched]:
-        """How a batch is dispatched; calling what it returns brings it to the devices."""
+    def _arrange(self, batch: Any, how: _HowToDeal) -> Callable[[], Dispatched]:
+        """Decides a batch's shares and layout; returns a function that copies it to the devices."""
         samples = samples_of(batch)
         if not samples:
             raise BadInput(
                 "the dataset produced an empty batch",
                 remedy="remove empty batches from the dataset",
             )
-        parts = self._parts(samples, rule.split, rule.minimum)
+        parts = self._parts(samples, how.split, how.minimum)
         shares = parts.shares
         replicated = parts.replicated
         shapes = _shapes(batch)
         layout = self._layout_of(batch, shapes)
-        self.dealing = shares
-        is_usual = not replicated and samples == self._usual_samples(rule, samples)
+        self.last_shares = shares
+        is_usual = not replicated and samples == self._note_usual_samples(how, samples)
 
-        def copied() -> Dispatched:
+        def copy() -> Dispatched:
             values = called_flat(layout.cut, (batch, parts.own_places, parts.weights))
             return Dispatched(
                 values, layout, shares, samples, replicated, is_usual, shapes
             )
 
-        return copied
+        return copy
 
     def _parts_of(self, samples: int, split: BatchSplit, minimum: int) -> _Parts:
         devices = len(split.batches)
@@ -262,34 +277,33 @@ class Feed:
                 tf.constant(weights[self.own_slice], tf.float64),
             )
 
-    def _usual_samples(self, rule: _Rule, samples: int) -> int:
-        """How many samples most batches for `rule.purpose` have; the first one, of so many, tells.
+    def _note_usual_samples(self, how: _HowToDeal, samples: int) -> int:
+        """Notes a batch's samples; returns how many most batches for the same purpose have.
 
-        Of shuffled batches that may be one that is not full: a larger one of the split's size tells
-        more. A split that is changed in training has the same global batch.
+        Those of the first batch; of a later larger one if it has the split's global batch, as the
+        first of shuffled batches may be incomplete. It begins anew for a split with another global
+        batch; a split that changes in training keeps its own.
         """
-        global_batch, usual = self._usual.get(rule.purpose, (0, 0))
-        is_new = global_batch != rule.split.global_batch
+        global_batch, usual = self._usual.get(how.purpose, (0, 0))
+        is_new = global_batch != how.split.global_batch
         if is_new or usual < samples == global_batch:
             usual = samples
-            self._usual[rule.purpose] = rule.split.global_batch, usual
+            self._usual[how.purpose] = how.split.global_batch, usual
         return usual
 
     def _layout_of(self, batch: Any, shapes: Any) -> Layout:
-        if shapes not in self._likes:
-            kinds = tf.nest.map_structure(
-                lambda part: (part.dtype.name, part.shape.rank), batch
-            )
-            like = str(kinds)
-            self._likes[shapes] = like
+        """The layout for a batch with these `_shapes`."""
+        if shapes not in self._like_of_shapes:
+            like = str(tf.nest.map_structure(_dtype_and_rank, batch))
+            self._like_of_shapes[shapes] = like
             self._widen(like, batch)
-        return self._layouts[self._likes[shapes]]
+        return self._layout_of_like[self._like_of_shapes[shapes]]
 
     def _widen(self, like: str, batch: Any) -> None:
-        """Makes the layout of such batches one of this batch too."""
+        """Gives batches that are `like` this one a layout that takes this one, too."""
         wider = tf.nest.map_structure(open_spec, batch)
-        if like in self._layouts:
-            signature = self._layouts[like].signature
+        if like in self._layout_of_like:
+            signature = self._layout_of_like[like].signature
             wider = tf.nest.map_structure(_either, signature, wider)
             if wider == signature:
                 return
@@ -300,7 +314,7 @@ class Feed:
         cut = tf.function(self._on_devices, autograph=False).get_concrete_function(
             wider, places, weights
         )
-        self._layouts[like] = Layout(like, wider, cut)
+        self._layout_of_like[like] = Layout(like, wider, cut)
 
     def _on_devices(self, batch: Any, places: Any, weights: Any) -> tuple[Any, ...]:
         parts = []
@@ -314,12 +328,16 @@ class Feed:
 
 
 def open_spec(tensor: Any) -> tf.TensorSpec:
-    """What a function takes such a tensor as, of any number of samples."""
+    """The TensorSpec of tensors that differ from this one only in their number of samples."""
     return tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
 
 
+def _dtype_and_rank(tensor: Any) -> tuple[str, int]:
+    return tensor.dtype.name, tensor.shape.rank
+
+
 def _shares(samples: int, split: BatchSplit, minimum: int) -> BatchSplit:
-    """So many samples in the split's proportion, each share of at least so many."""
+    """Divides samples in the split's proportion; each share has `minimum` samples or more."""
     batches = proportional_split(samples, split.batches, minimum)
     if not split.accumulates:
         return BatchSplit(batches)

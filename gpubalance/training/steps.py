@@ -154,7 +154,7 @@ class Steps(KerasFunctions):
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
         # If no step has begun, the first batch did not fit while it was dispatched.
-        failing_shares = self._last_shares or self._feed.dealing
+        failing_shares = self._last_shares or self._feed.last_shares
         monitor = self.monitor
         return out_of_memory(
             error,

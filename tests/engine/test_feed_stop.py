@@ -31,7 +31,7 @@ class Slow(Iterator[Any]):
 
 
 def test_a_stopped_feed_drops_what_comes_late_and_asks_for_no_more() -> None:
-    """It waits for nobody. Who goes on with the iterator waits for what is still asked of it."""
+    """It waits for no iterator. Whoever uses it next waits for what is still asked of it."""
     from gpubalance.engine.feed import Feed
 
     feed = Feed(plain_replicas(2), BatchSplit((2, 1)))

@@ -228,8 +228,11 @@ def test_what_a_device_gave_before_it_changed_is_forgotten() -> None:
     (replica,) = alone.replicas
     known.learn(planned(0, 64), altered(alone, replicas=(altered(replica, device=1),)))
     learn(known, (64, 40), 2.0)
-    has = [known.has(BatchSplit(batches)) for batches in ((64, 48), (64, 40), (0, 64))]
-    assert has == [False, True, True]
+    measured = [
+        known.is_measured_now(BatchSplit(batches))
+        for batches in ((64, 48), (64, 40), (0, 64))
+    ]
+    assert measured == [False, True, True]
 
 
 def test_a_size_that_was_measured_takes_what_it_took_on_average() -> None:

@@ -138,7 +138,9 @@ def test_a_proven_split_stays_unless_another_is_clearly_better(
     best = SimpleNamespace(value=100.0, planned=own, run=proven or None)
     best.may_have = lambda value: value < 100.8
     estimates: Any = SimpleNamespace(
-        best=lambda: best, has=lambda _: False, most_uncertain_rival=lambda: None
+        best=lambda: best,
+        is_measured_now=lambda _: False,
+        most_uncertain_rival=lambda: None,
     )
     planned: Any = SimpleNamespace()
     monkeypatch.setattr(rounds, "best_split", lambda _: planned)

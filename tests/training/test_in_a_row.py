@@ -74,8 +74,8 @@ def test_batches_in_a_row_take_at_most_16_mib(mib: float, expected: int) -> None
     from gpubalance.engine.step.several import StepFunction
 
     batch: Any = SimpleNamespace(values=[tf.zeros(int(mib * 2**18))])
-    later: Any = None
-    assert StepFunction(None, later, operations=100).max_for(batch) == expected
+    deferred: Any = None
+    assert StepFunction(None, deferred, operations=100).max_for(batch) == expected
 
 
 def test_large_batches_and_those_of_a_generator_are_trained_one_by_one(

@@ -73,9 +73,9 @@ def test_a_large_state_stays_local_and_its_logs_are_those_of_one_device(
     (functions,) = split.functions_of(model)
     traced: Any = functions._functions._traced  # type: ignore[attr-defined]
     for _, function in traced.values():
-        later = function.later
-        assert [of.path for of in later.unsummed] == ["iou/total_confusion_matrix"]
-        assert "iou/total_confusion_matrix" not in [of.path for of in later.summed]
+        deferred = function.deferred
+        assert [of.path for of in deferred.unsummed] == ["iou/total_confusion_matrix"]
+        assert "iou/total_confusion_matrix" not in [of.path for of in deferred.summed]
 
 
 def test_a_log_that_is_computed_from_such_a_result_is_computed_in_the_step() -> None:
@@ -87,4 +87,4 @@ def test_a_log_that_is_computed_from_such_a_result_is_computed_in_the_step() -> 
         assert logs[name] == pytest.approx(values, abs=1e-6), name
     (functions,) = split.functions_of(model)
     traced: Any = functions._functions._traced  # type: ignore[attr-defined]
-    assert [function.later.unsummed for _, function in traced.values()] == [[]]
+    assert [function.deferred.unsummed for _, function in traced.values()] == [[]]

@@ -27,7 +27,7 @@ from gpubalance.engine.replicas import (
     step_lock,
 )
 from gpubalance.engine.step import parity
-from gpubalance.engine.step.logs import LaterResults, read_later
+from gpubalance.engine.step.logs import DeferredResults, read_when_asked
 from gpubalance.engine.step.parity import check_sum
 from gpubalance.engine.step.problems import refuse_uncompiled
 from gpubalance.engine.step.several import SizedFunctions, StepFunction
@@ -97,7 +97,7 @@ class _Outcome(NamedTuple):
     """What a call of a step's function gives."""
 
     returned: Any  # `TrainingResult`, `StepLogs`, or the outputs of `predict`
-    later: LaterResults
+    deferred: DeferredResults
     was_traced: bool
     is_first_run: bool  # see `TrainedStep`
 
@@ -202,7 +202,7 @@ class Functions:
             refuse_uncompiled(error, self._model)
         result = outcome.returned
         return TrainedStep(
-            read_later(result.logs, outcome.later),
+            read_when_asked(result.logs, outcome.deferred),
             result.stamps,
             outcome.was_traced,
             outcome.is_first_run,
@@ -220,7 +220,7 @@ class Functions:
         in_a_row = function.in_a_row(len(all_dispatched))
         all_values = tuple(dispatched.values for dispatched in all_dispatched)
         result = self._called(in_a_row, all_values, first.shares)
-        logs = read_later(result.logs, function.later)
+        logs = read_when_asked(result.logs, function.deferred)
         return TrainedStep(logs, None, was_traced=is_new, is_first_run=is_first_run)
 
     def max_in_a_row(self, dispatched: Dispatched) -> int:
@@ -263,7 +263,7 @@ class Functions:
         """The logs of a batch in `evaluate`."""
         kind = StepKind(replicated=dispatched.replicated)
         outcome = self._call("test", dispatched, kind)
-        return read_later(outcome.returned, outcome.later)
+        return read_when_asked(outcome.returned, outcome.deferred)
 
     def predict(self, dispatched: Dispatched) -> Any:
         """The outputs for a batch, in the order of its samples."""
@@ -275,7 +275,7 @@ class Functions:
         key = what, dispatched.layout.like, kind
         is_first_run = self._note_first(key, dispatched, is_new=is_new)
         returned = self._called(function.once, dispatched.values, dispatched.shares)
-        return _Outcome(returned, function.later, is_new, is_first_run)
+        return _Outcome(returned, function.deferred, is_new, is_first_run)
 
     def _called(self, function: Any, values: Any, shares: BatchSplit) -> Any:
         arguments = values, self._micro_batches(shares.micro_batches)
@@ -343,15 +343,15 @@ class Functions:
         micro_batches = tf.TensorSpec((replicas.count,), tf.int32)
         # Whoever reads a log in one process of a cluster can't wait for the others.
         devices = () if replicas.cluster else replicas.names
-        later = LaterResults(self._model, devices)
+        deferred = DeferredResults(self._model, devices)
         step = tf.function(
-            self._step(what, kind, later),
+            self._step(what, kind, deferred),
             input_signature=[values, micro_batches],
             autograph=False,
         )
         try:
             with tracing_lock:
-                return StepFunction(step.get_concrete_function(), later)
+                return StepFunction(step.get_concrete_function(), deferred)
         except Exception as error:
             # Of a variable that is made while a step is traced.
             if type(error).__name__ != "UnliftableError":
@@ -381,10 +381,10 @@ class Functions:
         )
         with tracing_lock:
             return StepFunction(
-                sized.get_concrete_function(), function.later, function.operations
+                sized.get_concrete_function(), function.deferred, function.operations
             )
 
-    def _step(self, what: str, kind: StepKind, later: LaterResults) -> Any:
+    def _step(self, what: str, kind: StepKind, deferred: DeferredResults) -> Any:
         if what == "predict":
             return predicting(self._model, self._replicas, replicated=kind.replicated)
         if what == "test":
@@ -393,7 +393,7 @@ class Functions:
                 self._model,
                 self._replicas,
                 combine_rules,
-                later,
+                deferred,
                 replicated=kind.replicated,
             )
         if self._replicas.count > 1:
@@ -403,7 +403,7 @@ class Functions:
             self._replicas,
             self._combine_rules_of_all["train"],
             kind,
-            later,
+            deferred,
         )
 
 

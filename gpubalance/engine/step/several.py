@@ -14,7 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from gpubalance.engine.feed import Dispatched
-from gpubalance.engine.step.logs import LaterResults
+from gpubalance.engine.step.logs import DeferredResults
 from gpubalance.settings.batch_split import BatchSplit
 
 # Of so many steps what Python does for each is a small part of a call.
@@ -29,12 +29,12 @@ _KEPT = 3
 
 
 class StepFunction:
-    """A traced step, alone or several times in a row, and its logs that are computed later."""
+    """A traced step, alone or several times in a row, and its deferred logs."""
 
     def __init__(
-        self, function: Any, later: LaterResults, operations: int | None = None
+        self, function: Any, deferred: DeferredResults, operations: int | None = None
     ) -> None:
-        self.later = later
+        self.deferred = deferred
         self._in_a_row = {1: function}
         if operations is None:
             operations = len(function.graph.get_operations())

@@ -18,8 +18,8 @@ Three objects handle what is not a gradient:
   replica's own.
 - `Logs` takes the logs that `train_step` or `test_step` returns for each part. It makes those of
   the whole batch from sums over all parts and replicas.
-- `later`, a `LaterResults`, has the logs that are computed only when somebody reads them: results
-  of metrics whose state is too large to sum in each step.
+- `deferred`, a `DeferredResults`, has the logs that are computed only when somebody reads them:
+  results of metrics whose state is too large to sum in each step.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ from gpubalance.engine.step.gradients import (
     summable,
     taking_gradients,
 )
-from gpubalance.engine.step.logs import LaterResults, Logs, StepLogs
+from gpubalance.engine.step.logs import DeferredResults, Logs, StepLogs
 from gpubalance.engine.step.part import PartReplacements, part_of
 from gpubalance.engine.step.points import FINISHED, SUMMED, Points, number_of_replica
 from gpubalance.engine.step.problems import refuse_what_cannot_compile
@@ -134,12 +134,12 @@ def training(
     replicas: Replicas,
     combine_rules: CombineRules,
     kind: StepKind,
-    later: LaterResults,
+    deferred: DeferredResults,
 ) -> Callable[..., TrainingResult]:
     """A step that trains.
 
-    `Logs` fills `later` while the first part of a batch is traced. From then on `later.unsummed`
-    has the metrics' variables that a step doesn't sum.
+    `Logs` fills `deferred` while the first part of a batch is traced. From then on
+    `deferred.unsummed` has the metrics' variables that a step doesn't sum.
     """
     if kind.micro:
         refuse_what_cannot_accumulate(model)
@@ -147,7 +147,7 @@ def training(
         refuse_what_cannot_compile(model)
 
     def step(values: LocalValues, micro_batches: tf.Tensor) -> TrainingResult:
-        logs = Logs(model, later)
+        logs = Logs(model, deferred)
         local_results = replicas.strategy.experimental_local_results
         replacements = replacements_for_parts(model, trains=not kind.unmodified)
 
@@ -157,7 +157,7 @@ def training(
             replica = _Replica(model, replicas, replacements, combine_rules, kind, logs)
             log_totals, stamps = replica.step(values, micro_batches)
             # Each replica returns its own values of the metrics' variables that are not summed.
-            return log_totals, stamps, metric_values(later.unsummed)
+            return log_totals, stamps, metric_values(deferred.unsummed)
 
         applying = (
             nullcontext() if kind.unmodified else optimizer_applies_without_summing()
@@ -274,12 +274,12 @@ class _Replica:
             part = self._traced_part(data, weight)
             traced.append(part)
             # Values of variables before this step, which the logs need.
-            early_reads = self._logs.early_reads()
-            return part.packed_numbers, part.grads, part.row_forms, early_reads
+            reads_before_apply = self._logs.reads_before_apply()
+            return part.packed_numbers, part.grads, part.row_forms, reads_before_apply
 
         compiled = tf.function(compiled_part, jit_compile=True, autograph=False)
-        packed_numbers, grads, row_forms, early_reads = compiled(data, weight)
-        self._logs.note_early_reads(early_reads)
+        packed_numbers, grads, row_forms, reads_before_apply = compiled(data, weight)
+        self._logs.note_reads_before_apply(reads_before_apply)
         # A compiled function returns tensors only, so the variables come from its trace.
         return PartResult(packed_numbers, grads, row_forms, traced[0].variables)
 
@@ -322,7 +322,7 @@ def testing(
     model: Any,
     replicas: Replicas,
     combine_rules: CombineRules,
-    later: LaterResults,
+    deferred: DeferredResults,
     *,
     replicated: bool,
 ) -> Callable[..., StepLogs]:
@@ -348,10 +348,10 @@ def testing(
             own_logs = model.test_step(data)
         state.weigh_metrics(weight)
         log_shares = logs.of_part(own_logs, part)
-        return logs.with_metric_state(log_shares), metric_values(later.unsummed)
+        return logs.with_metric_state(log_shares), metric_values(deferred.unsummed)
 
     def step(values: LocalValues, micro_batches: tf.Tensor) -> StepLogs:
-        logs = Logs(model, later)
+        logs = Logs(model, deferred)
         replacements = replacements_for_parts(model, trains=False)
         strategy = replicas.strategy
         local_results = strategy.experimental_local_results

@@ -24,7 +24,7 @@ from gpubalance.engine.keras_patches import drawing_functions, name_of
 from gpubalance.engine.sources import dtypes_behind_samples
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
-from gpubalance.engine.step.logs import LaterResults, Logs
+from gpubalance.engine.step.logs import DeferredResults, Logs
 from gpubalance.engine.step.part import ParityProbe, Part, PartReplacements, part_of
 from gpubalance.engine.step.rounding import perturbed, with_half_sums_in_float32
 from gpubalance.engine.step.state import layer_variables, metric_variables
@@ -192,7 +192,7 @@ class TracedStep:
                 grads, _ = gradients_of(self.model, part)
             else:
                 logs = self.model.test_step(data)
-            self.logs = Logs(self.model, LaterResults(self.model)).note(logs, part)
+            self.logs = Logs(self.model, DeferredResults(self.model)).note(logs, part)
             after = [scope.get_current_value(variable) for variable in self._states]
         self.is_scaled = part.is_scaled
         self.changed = {id(change.variable) for change in part.changes}

@@ -152,7 +152,7 @@ class BalanceRounds:
         self.watch(PhaseBegun("rounds", duration=duration))
         # `left` has the proof's time by this split's step. Until now it was by a step of the probe.
         self.watch(left)
-        why = " once more" if self.estimates.has(split) else ""
+        why = " once more" if self.estimates.is_measured_now(split) else ""
         left_out = self.estimates.left_out_of_measured_superset(split)
         if left_out:
             why = f", as sync may be less without {self.joint_workers.labels(left_out)}"
@@ -334,7 +334,7 @@ def next_split(
         return estimates.even_if_undecided(planned)
     predicted_value = estimates.problem.value(planned)
     gains_enough = predicted_value > (1 + WORTH_A_ROUND) * best_measured.value
-    planned_is_better = gains_enough and not estimates.has(planned.split)
+    planned_is_better = gains_enough and not estimates.is_measured_now(planned.split)
     is_proven = best_measured.run is not None
     if is_proven:
         planned_is_better &= not _are_near(planned.split, best_measured.planned.split)
