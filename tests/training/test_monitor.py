@@ -83,7 +83,9 @@ def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
         monitor.on_train_begin()
         for epoch, own_s in enumerate(times_s):
             row = (5.0, 5.0 + own_s, 15.0, 15.125)
-            monitor.note(epoch, np.array([row, row]), BatchSplit((6, 2)), None)
+            monitor.note_stamped_step(
+                epoch, np.array([row, row]), BatchSplit((6, 2)), None
+            )
             if training:
                 monitor.on_epoch_end(epoch)
     monitor.on_epoch_end(2)  # of which no step was stamped
