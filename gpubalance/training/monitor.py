@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import statistics
 import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,19 +35,20 @@ from gpubalance.training.step_warnings import (
 
 # The imbalance above which a split no longer fits.
 _FITS_UP_TO = 1.05
-# Stamped steps, the latest, that the noise scale is estimated from: it drifts while a model learns.
-_RECENT = 200
+# The noise scale is that of so many stamped steps, the latest: it drifts while a model learns.
+_STEPS_FOR_NOISE = 200
+_KEPT_RESTS = 9  # their median stands in for a step's rest that can't be measured
+# The columns of the norms, behind a step's stamps: see `StampedStep`.
+_PART_SQUARES, _WHOLE_SQUARE = FINISHED + 1, FINISHED + 2
 _LOG = logging.getLogger("gpubalance")
-_POINTS = FINISHED + 1
-_RECENT_STEPS = 9  # rests that tell what it is where it can't be measured
 
 
 class EventLog:
-    """A folder of TensorBoard's; all tags begin with `gpubalance/`."""
+    """Writes events for TensorBoard to a folder. All tags begin with `gpubalance/`."""
 
     def __init__(self, log_dir: str | Path) -> None:
         """Raises TensorFlow's error for a folder that can't be written."""
-        # Its error names the folder, which a writer's does not
+        # The error of `makedirs` names the folder, a writer's does not.
         tf.io.gfile.makedirs(log_dir)
         self._writer = tf.summary.create_file_writer(os.fspath(log_dir))
 
@@ -73,8 +73,8 @@ def _summary(name: str, plugin: str, value: Any) -> None:
 class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     """A Keras callback for `Split.fit`. See `Split.monitor`.
 
-    `epochs` has what it measured, `changes` each change of the split, and `gain` what those of the
-    last training gained, None if that is not known.
+    `epochs` has what it measured, `changes` each change of the split. `gain` is how many times as
+    fast the last training became by its changes, None without any or if that is not known.
     """
 
     def __init__(
@@ -90,26 +90,26 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self.epochs: list[EpochTimes] = []
         self.changes: list[SplitChange] = []
         self.gain: float | None = None
+        # training/steps.py reads these three.
         self.every = every
         self.noise = noise
         self.rebalances = rebalance
         self._split = split
         self._labels = [device.label for device in split.devices]
-        self._follower = None
+        self._rebalancer = None
         if rebalance:
             multiple = split.plan.batch_multiple if split.plan else 1
-            self._follower = Rebalancer(split.limits, multiple, split.fixed_samples)
+            self._rebalancer = Rebalancer(split.limits, multiple, split.fixed_samples)
         # One of several processes prints and writes for all.
         self._log = EventLog(log_dir) if log_dir and split.is_first else None
-        self._norms: deque[Norms] = deque(maxlen=_RECENT)
+        self._norms: deque[Norms] = deque(maxlen=_STEPS_FOR_NOISE)
         self._steps: list[StampedStep] = []
         self._clock = StepClock()
         self._change_cost = ChangeCost()
         self._steps_left = StepsLeft()
         self._first_batch = 0  # samples of this training's first step
-        self._reported = (
-            0  # of the changes, those in `epochs` or of an earlier training
-        )
+        self._changes_before = 0  # how many changes there were before this training
+        self._reported_changes = 0  # how many of `changes` are in `epochs`
         self._has_warned = False
 
     def on_train_begin(self, _: Any = None) -> None:
@@ -119,17 +119,17 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         self._clock.begin()
         self._change_cost.begin()
         self._steps_left.begin()
-        if self._follower:
-            self._follower.begin()
-        self._begun = self._reported = len(self.changes)
+        if self._rebalancer:
+            self._rebalancer.begin()
+        self._changes_before = self._reported_changes = len(self.changes)
         self.gain = None
         self._split.stamp_for(self)
 
     def on_train_end(self, _: Any = None) -> None:
         """Prints what a split that changed has gained, and the noise scale if it was asked for."""
-        changes = self.changes[self._begun :]
-        if self._follower and changes:
-            self.gain = self._follower.gain
+        changes = self.changes[self._changes_before :]
+        if self._rebalancer and changes:
+            self.gain = self._rebalancer.gain
             self._say(gain_text(changes, self.gain))
         if self.noise and self._split.is_first:
             print_msg(
@@ -138,10 +138,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
                 )
             )
 
-    def begin_with(self, samples: int, before: int) -> None:
-        """Notes the samples of the first step, which is whole: a last one may be smaller.
+    def note_first_batch(self, samples: int, before: int) -> None:
+        """Notes how many samples a training's first batch has. Only an epoch's last may have fewer.
 
-        `before` is the number of the step before it.
+        `before` is the number of the step before its own: not 0 if training continues.
         """
         self._first_batch = samples
         self._steps_left.begin_after(before)
@@ -150,52 +150,62 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         """Counts the steps from here."""
         self._steps_left.begin_epoch(epoch)
 
-    def count(self, number: int, took_s: float, *, is_first: bool) -> None:
+    def note_any_step(self, number: int, took_s: float, *, is_first: bool) -> None:
         """Takes any step by its number, with the host's seconds; `is_first` with its sizes."""
         self._steps_left.note(number)
         self._change_cost.note(took_s, is_first=is_first)
 
-    def note(
+    def note_stamped_step(
         self, number: int, stamps: Any, split: BatchSplit, processes: Processes
     ) -> None:
         """Takes a stamped step by its number, and changes the split once that is worth it."""
         step = StampedStep(stamps, split)
         self._steps.append(step)
         self._norms += norms_of([step])
-        if self._follower and self._is_of_split(split.global_batch):
+        if self._rebalancer and self._is_of_split(split.global_batch):
             times = self._clock.times_of(number, step)
-            change = self._follower.note(
+            change = self._rebalancer.note(
                 number,
                 times,
                 steps_left=self._steps_left.left(self.params),
+                # All processes ask at the same step, as they must to exchange their seconds.
                 cost_s=lambda: processes.max(self._change_cost.seconds),
             )
             if change:
                 self._change_split(change)
 
     def _is_of_split(self, samples: int) -> bool:
-        """Not batches that a user sizes otherwise, or the global batch would become theirs."""
+        """Whether a batch of so many samples may change the split, or show that it fits no longer.
+
+        Not one that the user sizes otherwise: its size would become the global batch.
+        """
         own = self._split
         return own.takes_any_batch or samples == own.global_batch
 
     def on_epoch_end(self, epoch: int, _: Any = None) -> None:
-        """Reports what was measured. Warns once if the split no longer fits, and is not changed."""
+        """Reports what was measured: nothing of an epoch without stamped steps.
+
+        Warns once if the split no longer fits and is not to be changed.
+        """
         self._clock.pause()
         self._steps_left.end_epoch()
         if not self._steps:
             return
-        times = EpochTimes.of(epoch, self._steps, self.changes[self._reported :])
-        self._reported = len(self.changes)
+        times = EpochTimes.of(
+            epoch, self._steps, self.changes[self._reported_changes :]
+        )
+        self._reported_changes = len(self.changes)
         self._steps.clear()
         self.epochs.append(times)
         self._write(times)
         if isinstance(self.noise, str | Path) and self._split.is_first:
             self._write_noise(Path(self.noise))
-        # Fixed costs decide how long a last, smaller batch takes: it says nothing of the split
+        # Fixed costs decide how long a last, smaller batch takes: it shows nothing of the split. It
+        # may be the only stamped one of an epoch.
         samples = sum(times.batches)
         is_whole = samples >= self._first_batch and self._is_of_split(samples)
         is_unfit = is_whole and times.imbalance > _FITS_UP_TO
-        warns = self._split.is_first and not self._follower and not self._has_warned
+        warns = self._split.is_first and not self._rebalancer and not self._has_warned
         if is_unfit and warns:
             self._has_warned = True
             warnings.warn(self._no_longer_fits(times), stacklevel=2)
@@ -216,7 +226,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
 
     def _change_split(self, change: SplitChange) -> None:
         """Changes the split of batches that are not on their way yet, and says so."""
-        # Without tracing again.
+        # The traced step takes any sizes; a function of these alone is made only once they last.
         self._split.shares = change.after
         self._change_cost.begin_split()
         self.changes.append(change)
@@ -254,8 +264,8 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
     def _write(self, times: EpochTimes) -> None:
         if self._log is None:
             return
-        of_all = ("sync_s", "imbalance", "noise_scale")
-        values = {name: getattr(times, name) for name in of_all}
+        not_by_device = ("sync_s", "imbalance", "noise_scale")
+        values = {name: getattr(times, name) for name in not_by_device}
         for name in ("compute_s", "update_s", "wait_s"):
             for label, value in zip(self._labels, getattr(times, name), strict=True):
                 values[f"{name}/{label}"] = value
@@ -263,9 +273,10 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
 
 
 class StampedStep(NamedTuple):
-    """A step's seconds [replica, (began, computed, summed, finished)] and its split.
+    """A step's `stamps`, in seconds: [replica, (began, computed, summed, finished)]; and its split.
 
-    To measure the noise, two more columns have its norms, unless each replica had the whole batch.
+    If the noise is measured, [replica, (…, Σ‖h‖²/b of the replica's parts, ‖g‖² of the whole)]: see
+    `planning.noise.Norms`. Not if each replica had the whole batch.
     """
 
     stamps: Any
@@ -273,7 +284,7 @@ class StampedStep(NamedTuple):
 
     @property
     def summed_s(self) -> float:
-        """When the gradients' sum was on all devices, by the first process's clock."""
+        """When the gradients' sum was on all devices, by the clock of a cluster's first process."""
         return float(self.stamps[:, SUMMED].max())
 
     @property
@@ -288,9 +299,9 @@ def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
     """The norms of those steps in which the noise was measured."""
     norms = []
     for stamps, split in steps:
-        if stamps.shape[1] > _POINTS:
-            own = float(stamps[:, _POINTS].sum())
-            whole = float(stamps[0, _POINTS + 1])
+        if stamps.shape[1] > _PART_SQUARES:
+            own = float(stamps[:, _PART_SQUARES].sum())
+            whole = float(stamps[0, _WHOLE_SQUARE])
             norms.append(Norms(split.global_batch, sum(split.counts), own, whole))
     return norms
 
@@ -299,7 +310,7 @@ def norms_of(steps: Iterable[StampedStep]) -> list[Norms]:
 class EpochTimes(DeviceTimes):
     """An epoch's medians over its stamped steps, in seconds: each device's times, and the sync.
 
-    They are of the last split if it changed: `changes` has how.
+    If the split changed, the times are those of the last one; `changes` has each change.
     `sync_s` runs from the slowest device's gradients until their sum is on all devices.
     `noise_scale` is in samples, with its 95 % interval; None if unknown.
     """
@@ -331,7 +342,7 @@ class EpochTimes(DeviceTimes):
             update_s=_medians([step.update_s for step in times]),
             epoch=epoch,
             batches=last.batches,
-            sync_s=statistics.median(step.sync_s for step in times),
+            sync_s=median([step.sync_s for step in times]),
             noise_scale=noise.value,
             noise_scale_ci95=noise.ci95,
             changes=tuple(changes),
@@ -346,7 +357,7 @@ class EpochTimes(DeviceTimes):
 
 def _medians(steps: Sequence[Sequence[float]]) -> tuple[float, ...]:
     """Each device's median over the steps."""
-    return tuple(map(statistics.median, zip(*steps, strict=True)))
+    return tuple(map(median, zip(*steps, strict=True)))
 
 
 class StepClock:
@@ -360,7 +371,7 @@ class StepClock:
 
     def begin(self) -> None:
         """Begins another training."""
-        self._rests_s: deque[float] = deque(maxlen=_RECENT_STEPS)
+        self._rests_s: deque[float] = deque(maxlen=_KEPT_RESTS)
         self.pause()
 
     def pause(self) -> None:
@@ -368,9 +379,10 @@ class StepClock:
         self._last: tuple[int, StampedStep] | None = None
 
     def times_of(self, number: int, step: StampedStep) -> StepTimes:
-        """The times of the step of that number, and the rest of each step since the last stamped.
+        """The times of the step of that number, with its rest.
 
-        It is the median of those known before if there is none of this split since the pause.
+        The rest is the mean since the last stamped step, if that was of this split and after the
+        pause; else the median of the rests kept, 0 if there are none.
         """
         times = step.times
         rest_s = median(self._rests_s) if self._rests_s else 0.0

@@ -270,7 +270,7 @@ class Steps(KerasFunctions):
             # time of one step.
             step_s = took_s if result.is_first_run else took_s / len(batches)
             # The monitor takes the number of the call's last step, and the seconds of one step.
-            self.monitor.count(
+            self.monitor.note_any_step(
                 self._trained_steps, step_s, is_first=result.is_first_run
             )
         return result.logs
@@ -298,13 +298,13 @@ class Steps(KerasFunctions):
             noisy=bool(monitor.noise),  # the stamps then have the gradients' norms too
         )
         took_s = time.perf_counter() - began_s
-        monitor.count(self._trained_steps, took_s, is_first=result.is_first_run)
+        monitor.note_any_step(self._trained_steps, took_s, is_first=result.is_first_run)
         # The stamps of a call that traced the step do not count, so the next step is stamped.
         # (`is_first_run` is also true of a traced step's first run with new shapes.)
         self._restamp = is_stamped and result.was_traced
         if is_stamped and not result.was_traced:
             stamps = result.stamps.numpy()
-            monitor.note(
+            monitor.note_stamped_step(
                 self._trained_steps, stamps, dispatched.shares, self._processes
             )
         return result.logs
@@ -399,7 +399,7 @@ class Steps(KerasFunctions):
             self._warnings.warn_if_not_the_planned_model()
             self._warnings.warn_of_batch_normalisation(xla=self._functions.xla)
             if self.monitor is not None:
-                self.monitor.begin_with(dispatched.samples, self._trained_steps)
+                self.monitor.note_first_batch(dispatched.samples, self._trained_steps)
             self._warn_of_other_batches(dispatched)
 
     @property

@@ -1,6 +1,6 @@
 """The processes of a run over several hosts, with the interface of one.
 
-Their replies become one, and of their failures that counts which explains the others.
+Their replies are merged into one. If several fail, the failure that explains the others counts.
 """
 
 from __future__ import annotations
@@ -45,42 +45,44 @@ Answer = AnyReply | GpubalanceError
 _GRACE_S = 3.0
 
 
-class FailureRank(IntEnum):
-    """How well an answer explains others' failures: the first of these that occurs is reported.
+class FailureKind(IntEnum):
+    """What is the matter with a process. Of several failures the one listed first is reported.
 
-    One that is out of memory, ends or is silent leaves the others waiting.
+    It explains the others: a process that is out of memory, ends or is silent leaves them waiting.
     """
 
-    MEMORY = auto()
-    DEATH = auto()
-    OWN = auto()
-    SILENCE = auto()
-    PEER = auto()
-    NONE = auto()
+    MEMORY = auto()  # surely out of memory
+    DEATH = auto()  # ended, lost or not reached
+    OWN = auto()  # an error of its own
+    SILENCE = auto()  # sent nothing in time
+    PEER = auto()  # says that another one is lost
+    NONE = auto()  # no failure
 
 
-def blame_of(answer: Answer) -> FailureRank:
+def kind_of(answer: Answer) -> FailureKind:
     """What is the matter with the process that gave this answer."""
     match answer:
-        case Failed(disguised=True):  # another's lack of memory may end NCCL here
-            return FailureRank.OWN
+        # Another process's lack of memory may end NCCL in this one.
+        case Failed(disguised=True):
+            return FailureKind.OWN
         case Failed(fault="memory"):
-            return FailureRank.MEMORY
+            return FailureKind.MEMORY
         case Failed(fault="peer"):
-            return FailureRank.PEER
+            return FailureKind.PEER
         case Failed():
-            return FailureRank.OWN
+            return FailureKind.OWN
+        # Raised here: no worker answers. One that lives replies Failed("environment").
         case PartialResult() | EnvironmentFault():
-            return FailureRank.DEATH
+            return FailureKind.DEATH
         case GpubalanceError():
-            return FailureRank.SILENCE
-    return FailureRank.NONE
+            return FailureKind.SILENCE
+    return FailureKind.NONE
 
 
 def merged(replies: Sequence[Any]) -> AnyReply:
     """Merges replies of one kind, given in the devices' order.
 
-    Compares only durations: each host has its own clock.
+    Compares durations, never moments: each host has its own clock.
     """
     first: AnyReply = replies[0]
     match first:
@@ -116,7 +118,7 @@ def _merged_timing(first: Timing, timings: Sequence[Timing]) -> Timing:
 
 
 def _of_all(replies: Sequence[Any], name: str) -> tuple[object, ...]:
-    """The values of that field, of which each reply has its own device's."""
+    """The field's values of all devices, of which each reply has its own device's."""
     values: list[object] = []
     for reply in replies:
         values += getattr(reply, name) or ()
@@ -124,9 +126,9 @@ def _of_all(replies: Sequence[Any], name: str) -> tuple[object, ...]:
 
 
 def _input_wait_s(timings: Sequence[Timing]) -> float:
-    """How much later the last device finished computing because it waited for data.
+    """max(wait + compute) − max(compute) over devices: how long data held up the last of them.
 
-    Without stamps it is the longest wait.
+    Without stamps compute is 0, so it is the longest wait.
     """
     compute_s = [sum(timing.compute_s or ()) for timing in timings]
     pairs = zip(timings, compute_s, strict=True)
@@ -186,7 +188,7 @@ class Ranks:
         return self._members[self._failed_rank].log
 
     def send(self, request: Record) -> None:
-        """Sends a request to all; to open a model with each one's place in the cluster."""
+        """Sends a request to all. `Open` goes to each with its own place in the cluster."""
         if not isinstance(request, Open):
             for member in self._members:
                 member.send(request)
@@ -204,32 +206,37 @@ class Ranks:
             raise self._naming_device(rank, error) from None
 
     def receive(self, within_s: float, doing: str) -> AnyReply:
-        """The merged reply of all. Raises what `Process.receive` does, naming the device."""
+        """The merged reply of all, or the Failed that explains the others' failures.
+
+        Raises what `Process.receive` does, naming the device.
+        """
         try:
             answers = self._gather(within_s, doing)
-            if any(blame_of(answer) < FailureRank.NONE for answer in answers.values()):
-                return self._blamed(answers, doing)
+            if any(kind_of(answer) < FailureKind.NONE for answer in answers.values()):
+                return self._failure(answers, doing)
         except BaseException:
-            # Each thread that waits for its process must hear of it
+            # Also ends the threads that still wait for a process's reply.
             self.request_exit()
             raise
         return merged([answers[rank] for rank in sorted(answers)])
 
     def _gather(self, within_s: float, doing: str) -> dict[int, Answer]:
-        """What each process gave, in order of arrival; those that were late are missing."""
+        """By rank what each process gave, in order of arrival, except if late after a failure."""
         ranks: dict[Future[Answer], int] = {}
-        # `wait` would check all again for each that arrives
+        # `concurrent.futures.wait` would check all futures again whenever one is done.
         arrived = queue.SimpleQueue[Future[Answer]]()
-        with signals_held():
+        with signals_held():  # an interrupt must not leave a thread half started
             for rank, member in enumerate(self._members):
                 future = self._threads.submit(_answer_of, member, within_s, doing)
                 ranks[future] = rank
                 future.add_done_callback(arrived.put)
         answers: dict[int, Answer] = {}
-        worst = FailureRank.NONE
+        best_explanation = FailureKind.NONE
         end_s = None
-        # Nothing that others say explains a lack of memory
-        while len(answers) < len(self._members) and worst != FailureRank.MEMORY:
+        # Nothing that others report explains a lack of memory.
+        while (
+            len(answers) < len(self._members) and best_explanation != FailureKind.MEMORY
+        ):
             left_s = None if end_s is None else max(0.0, end_s - time.monotonic())
             try:
                 future = arrived.get(timeout=left_s)
@@ -237,17 +244,21 @@ class Ranks:
                 break
             rank = ranks[future]
             answers[rank] = future.result()
-            worst = min(worst, blame_of(answers[rank]))
-            if end_s is None and worst < FailureRank.NONE:
+            best_explanation = min(best_explanation, kind_of(answers[rank]))
+            if end_s is None and best_explanation < FailureKind.NONE:
                 end_s = time.monotonic() + _GRACE_S
         return answers
 
-    def _blamed(self, answers: Mapping[int, Answer], doing: str) -> AnyReply:
-        """The failure that explains the others: the first of several like it. Ends all."""
-        rank = min(answers, key=lambda rank: blame_of(answers[rank]))
+    def _failure(self, answers: Mapping[int, Answer], doing: str) -> AnyReply:
+        """The failure that explains the others: of several of its kind the first that arrived.
+
+        Returns a Failed; raises any other. Ends all processes, unless they are silent or lost a
+        peer: silent ones may still be asked for their progress, and the caller ends all.
+        """
+        rank = min(answers, key=lambda rank: kind_of(answers[rank]))
         cause = answers[rank]
         self._failed_rank = rank
-        if blame_of(cause) in (FailureRank.SILENCE, FailureRank.PEER):
+        if kind_of(cause) in (FailureKind.SILENCE, FailureKind.PEER):
             raise self._silence(answers, doing)
         self.request_exit()
         if isinstance(cause, GpubalanceError):
@@ -255,6 +266,7 @@ class Ranks:
         assert isinstance(cause, Failed)  # noqa: S101  (the others are no failures)
         if cause.fault == "memory":
             peaks: list[int | None] = [None] * len(self._members)
+            # The process has one device, so one peak.
             peaks[rank : rank + 1] = cause.memory_peak_bytes or [None]
             return cause.model_copy(
                 update={"replica": rank, "memory_peak_bytes": tuple(peaks)}
@@ -262,7 +274,7 @@ class Ranks:
         faults = [
             answer.fault for answer in answers.values() if isinstance(answer, Failed)
         ]
-        # It concerns no single device
+        # All have the same fault, so it concerns no single device.
         if faults.count(cause.fault) == len(self._members):
             return cause
         return cause.model_copy(
@@ -270,7 +282,10 @@ class Ranks:
         )
 
     def _naming_device(self, rank: int, error: GpubalanceError) -> GpubalanceError:
-        """The error, which names the rank's device unless it names its host or concerns no rank."""
+        """The error, with the rank's device put before its message.
+
+        Not if the message begins with the host, and not of the time limit, which concerns all.
+        """
         device = self._devices[rank]
         names_host = error.message.startswith(f"{device.host} ")
         if not names_host and not isinstance(error, TimeLimitPassed):
@@ -282,12 +297,12 @@ class Ranks:
 
         TensorFlow in the others reports that it lost a peer, but not which one or why.
         """
-        blames = {rank: blame_of(answer) for rank, answer in answers.items()}
-        lost = [rank for rank in blames if blames[rank] == FailureRank.PEER]
+        kinds = {rank: kind_of(answer) for rank, answer in answers.items()}
+        lost = [rank for rank in kinds if kinds[rank] == FailureKind.PEER]
         silent: Sequence[int] = [
             rank
             for rank in range(len(self._members))
-            if blames.get(rank, FailureRank.SILENCE) == FailureRank.SILENCE
+            if kinds.get(rank, FailureKind.SILENCE) == FailureKind.SILENCE
         ]
         if not silent:
             message = (
@@ -300,7 +315,7 @@ class Ranks:
         else:
             silent, why = self._held_up_by(silent)
             message = f"{self._labels(silent)} sent nothing while {doing}; {why}"
-        self._failed_rank = (silent or lost)[0]
+        self._failed_rank = (silent or lost)[0]  # `self.log` is now that of this rank
         code = "peer-lost" if lost else "silent"
         row = known_error(code)
         remedy = f"{row.remedy}\nits log shows what its threads were doing: {self.log}"
@@ -315,18 +330,21 @@ class Ranks:
         look the same.
         """
         members = [self._members[rank] for rank in silent]
-        places = dict(zip(silent, self._threads.map(_place_of, members), strict=True))
-        dumb = [rank for rank in silent if places[rank] is None]
-        computed = {}
-        for rank, place in places.items():
-            if isinstance(place, Progress):
-                computed[rank] = place.computed
-        behind = [rank for rank in computed if computed[rank] == min(computed.values())]
-        blamed = dumb or behind
+        progress = self._threads.map(_progress_of, members)
+        progress_of = dict(zip(silent, progress, strict=True))
+        unresponsive = [rank for rank in silent if progress_of[rank] is None]
+        computed = {}  # by rank, how many steps have the process's own gradients
+        for rank, reply in progress_of.items():
+            if isinstance(reply, Progress):
+                computed[rank] = reply.computed
+        min_computed = min(computed.values(), default=0)
+        fewest_steps = [rank for rank in computed if computed[rank] == min_computed]
+        blamed = unresponsive or fewest_steps
+        # None is known to be behind, or all are alike.
         if len(blamed) in (0, len(self._members)):
             return silent, "each waits for the others, or for the network between them"
         who = "it" if len(blamed) == 1 else "each"
-        if dumb:
+        if unresponsive:
             return (
                 blamed,
                 (
@@ -353,6 +371,7 @@ class Ranks:
 
 
 def _answer_of(member: Process, within_s: float, doing: str) -> Answer:
+    """The process's next message, or the error in its place. Raises TimeLimitPassed."""
     try:
         return member.receive(within_s, doing)
     except TimeLimitPassed:
@@ -361,8 +380,8 @@ def _answer_of(member: Process, within_s: float, doing: str) -> Answer:
         return error
 
 
-def _place_of(member: Process) -> AnyReply | None:
-    """Where the process is, or a late answer to an earlier request."""
+def _progress_of(member: Process) -> AnyReply | None:
+    """The process's Progress, or a late answer to an earlier request; None if it gives neither."""
     member.send(QueryProgress())
     answer = _answer_of(member, _GRACE_S, "being asked for its progress")
     return None if isinstance(answer, GpubalanceError) else answer

@@ -85,7 +85,9 @@ def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:
         monitor.on_train_begin()
         for epoch, own_s in enumerate(times_s):
             row = (5.0, 5.0 + own_s, 15.0, 15.125)
-            monitor.note(epoch, np.array([row, row]), BatchSplit((6, 2)), None)
+            monitor.note_stamped_step(
+                epoch, np.array([row, row]), BatchSplit((6, 2)), None
+            )
             if training:
                 monitor.on_epoch_end(epoch)
             else:  # it is interrupted after a change
@@ -113,7 +115,7 @@ def test_of_several_processes_only_the_first_writes_and_prints(
         monitor.on_train_begin()
         row = (5.0, 9.0, 15.0, 15.125)
         stamps = np.array([row, (5.0, 5.5, 15.0, 15.125)])
-        monitor.note(1, stamps, BatchSplit((6, 2)), None)
+        monitor.note_stamped_step(1, stamps, BatchSplit((6, 2)), None)
         with warned("is no longer balanced") if is_first else nullcontext():
             monitor.on_epoch_end(0)
         monitor.on_train_end()

@@ -1,8 +1,8 @@
 """The parity check: a step in unequal parts beside the same step whole, compared by numbers.
 
-Each quantity tells by itself how the parts make the whole, as a `CombineRules` has it, and the
-step then combines it in that way. What no power makes is warned of, and what a split can't train is
-refused.
+The numbers of each quantity show how its parts make the whole, as a `CombineRules` has it, and the
+step then combines the parts in that way. A quantity that no power makes whole is warned of, and
+what a split can't train is refused.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ NEITHER = (
     "not a mean over samples. The losses of a batch's parts are averaged, weighted by "
     "samples, so the result is not exactly that of one device"
 )
-_IS_A_MEAN = (
+_WRONGLY_A_MEAN = (
     "which a split would wrongly treat as a mean (also if the sum is divided by a "
     "fixed number)"
 )
-_UNLIKE = (
+_GRADIENTS_OF_NO_MEAN = (
     "takes gradients that are not a mean over samples: it clips them, or computes "
     "something from the whole batch, of which each device has only its share. A split "
     "adds up the gradients of the parts, so the result is not exactly that of one "
     "device. A loss that compares samples with each other differs too, because each "
     "device compares only its own"
 )
-_DIVIDED = (
+_LOSS_IS_DIVIDED = (
     "is divided by a sum or a mean over the batch, such as of weights or a mask. A "
     "split divides each part's loss by the part's own sum or mean, so the result is "
     "not exactly that of one device"
@@ -72,30 +72,35 @@ class ParityAnalysis:
         self._step = step
         self._training = training
         self._own_code = own_code
-        self._runs = Runs(step, chooses=bool(own_code) or _has_own_loss_or_step(step))
+        self._runs = Runs(
+            step,
+            may_choose_samples=bool(own_code) or _has_own_loss_or_step(step),
+        )
         self._warnings = list(step.probing.warnings)
         self._is_known = True
-        self._is_neither = False  # a loss, a mean or a sum
+        # Whether a loss is neither a mean nor a sum over samples
+        self._has_odd_loss = False
 
     def combine_rules(self) -> CombineRules:
-        """All that the runs tell. Raises BadInput for what a split can't train."""
+        """All that the runs show. Raises BadInput for what a split can't train."""
         step = self._step
+        # Quantities have the names of runs.py: `added 0`, `loss 0`, `gradient`.
         added = enumerate(step.probing.added)
-        exponents = tuple(
-            self._exponent(f"added {place}", loss) for place, loss in added
+        extra_exponents = tuple(
+            self._extra_exponent(f"added {place}", loss) for place, loss in added
         )
-        if any(exponents):
-            self._runs.run_parts(exponents)
+        if any(extra_exponents):
+            self._runs.run_parts(extra_exponents)
         for place, reduced in enumerate(step.probing.losses):
             self._judge_loss(f"loss {place}", reduced)
         if self._has_silent_metric():
             self._is_known = False
         if step.trains:
-            self._judge_gradients(added_equally=not any(exponents))
+            self._judge_gradients(layers_add_means=not any(extra_exponents))
         weight_exponents = self._exponents_of_metrics() | self._exponents_of_layers()
         logs = {name: self._exponent_of_log(name) for name in step.logs}
         if not self._runs.is_finite():
-            # Then no number tells anything.
+            # Then the numbers show nothing.
             self._warnings = [*step.probing.warnings, *self._not_finite()]
             self._is_known = False
         variables = {}
@@ -105,7 +110,7 @@ class ParityAnalysis:
         return CombineRules(
             variables=variables,
             logs=logs,
-            exponents=exponents,
+            exponents=extra_exponents,
             warned=tuple(dict.fromkeys(self._warnings)),
             minimum=self._runs.minimum(),
             is_known=self._is_known,
@@ -128,8 +133,12 @@ class ParityAnalysis:
             text += f": their {' and '.join(parts)} contain NaN or infinity"
         return [text]
 
-    def _exponent(self, name: str, added: Added) -> int:
-        """The exponent for what a layer adds. Raises BadInput for a sum, taken for a mean."""
+    def _extra_exponent(self, name: str, added: Added) -> int:
+        """The power of its weight by which a part multiplies what a layer adds; 0 for a mean.
+
+        The average over parts, weighted by samples, is then what the whole batch adds. Raises
+        BadInput for a sum that a split would take for a mean.
+        """
         is_number = not added.tensor.shape.rank
         weight_exponent = self._runs.weight_exponent(name)
         if weight_exponent == SUM and is_number and not added.is_regularizer:
@@ -146,21 +155,22 @@ class ParityAnalysis:
             self._is_known = False
         if weight_exponent is None:
             return 0
+        # If `is_divided`, Keras divides it by the part's number of samples.
         return weight_exponent - MEAN + int(added.is_divided)
 
     def _judge_loss(self, name: str, reduced: ReducedLoss) -> None:
-        """Warns of one of Keras' losses, or one that is given to it. Raises BadInput for a sum."""
+        """Warns of a loss, Keras' or the user's, that may be no mean. Raises BadInput for a sum."""
         loss = f"the loss of the model {self._step.model.name} ({name_of(reduced.loss_object)})"
         is_by_sample = bool(reduced.result.shape.rank)
         weight_exponent = MEAN if is_by_sample else self._runs.weight_exponent(name)
         is_lost = weight_exponent is None and self._runs.is_lost(name)
-        # Rounding may add the same twice by chance.
+        # A lost one may pass for a sum: rounding may by chance add the same for each copy.
         is_of_sum = (
             weight_exponent != MEAN and not is_lost and self._runs.is_of_sum(name)
         )
         if weight_exponent == SUM or is_of_sum:
             raise BadInput(
-                f"{loss} sums over the batch and returns one number, {_IS_A_MEAN}",
+                f"{loss} sums over the batch and returns one number, {_WRONGLY_A_MEAN}",
                 remedy="return one value per sample; "
                 "keras.losses.Loss(reduction='sum') sums them",
             )
@@ -170,10 +180,10 @@ class ParityAnalysis:
                 self._warnings.append(
                     f"{loss} is only rounding error for the samples tried, {UNKNOWN}"
                 )
-        # Else it is what the user's own code gives to it.
+        # Else the user's own code may make it no mean: then the warning of gradients names that.
         elif weight_exponent != MEAN and (is_own or not self._own_code):
             self._warnings.append(f"{loss} is {NEITHER}")
-            self._is_neither = True
+            self._has_odd_loss = True
         elif is_own and self._runs.is_zero(name):
             self._warnings.append(f"{loss} is 0 for the samples tried, {UNKNOWN}")
 
@@ -189,54 +199,60 @@ class ParityAnalysis:
         """Those of the variables, each with its owner, that the step changes."""
         return [pair for pair in pairs if id(pair[0]) in self._step.changed]
 
-    def _judge_gradients(self, *, added_equally: bool) -> None:
-        """Warns of gradients that are not a mean, unless there is a warning that says why.
+    def _judge_gradients(self, *, layers_add_means: bool) -> None:
+        """Warns of gradients that may be no mean, unless something has been warned of already.
 
         Raises BadInput for those of a sum.
+        """
+        warning = self._gradient_warning(layers_add_means=layers_add_means)
+        if warning and not self._warnings:
+            self._warnings.append(warning)
+
+    def _gradient_warning(self, *, layers_add_means: bool) -> str:
+        """The warning of gradients that are zero, lost in rounding, no mean, or divided; or "".
+
+        If they are zero or lost, the check can't decide. Raises BadInput for those of a sum. Copies
+        of the samples show one only if `layers_add_means`: what layers add needs no extra exponent.
         """
         weight_exponent = self._runs.weight_exponent("gradient")
         if self._runs.has_no_gradients():
             self._is_known = False
-            warning = (
-                f"{self._training} has no gradients for the samples tried, {UNKNOWN}"
-            )
-        elif self._runs.has_lost_gradients():
+            return f"{self._training} has no gradients for the samples tried, {UNKNOWN}"
+        if self._runs.has_lost_gradients():
             self._is_known = False
-            warning = (
+            return (
                 f"{self._training} gives gradients that are only rounding error for "
                 f"the samples tried, {UNKNOWN}"
             )
-        elif weight_exponent == SUM or (
-            added_equally and self._takes_sum(weight_exponent)
+        if weight_exponent == SUM or (
+            layers_add_means and self._takes_sum(weight_exponent)
         ):
             raise BadInput(
-                f"{self._training} takes the gradients of a sum over the batch, {_IS_A_MEAN}",
+                f"{self._training} takes the gradients of a sum over the batch, {_WRONGLY_A_MEAN}",
                 remedy="take the mean over samples, or pass one value per sample to "
                 "self.optimizer.scale_loss",
             )
-        elif weight_exponent != MEAN:
-            warning = f"{self._training} {_UNLIKE}"
-        elif self._is_divided():
-            warning = f"the loss of the model {self._step.model.name} {_DIVIDED}"
-        else:
-            return
-        if not self._warnings:
-            self._warnings.append(warning)
+        if weight_exponent != MEAN:
+            return f"{self._training} {_GRADIENTS_OF_NO_MEAN}"
+        if self._is_divided():
+            return f"the loss of the model {self._step.model.name} {_LOSS_IS_DIVIDED}"
+        return ""
 
     def _takes_sum(self, weight_exponent: int | None) -> bool:
         """Whether copies of the samples show that gradients of this power are those of a sum.
 
-        Not where a loss was found to be none: losses are known more closely than gradients.
+        Not if a loss is neither a mean nor a sum: losses are known more closely than gradients.
         """
-        if weight_exponent == MEAN or self._is_neither:
+        if weight_exponent == MEAN or self._has_odd_loss:
             return False
         return self._runs.is_of_sum("gradient")
 
     def _is_divided(self) -> bool:
         """Whether a loss is divided by what is computed from samples.
 
-        The samples tried may have the same divisor by chance. Keras' own losses that do so are
-        brought to their share of such a divisor, or are tried.
+        The parts tried may have the same divisor by chance, so the graph decides. Keras' own losses
+        are left out: weighing.py gives those that divide by weights or by a mask their share of the
+        divisor, and the runs show the others, such as Dice.
         """
         probing = self._step.probing
         samples = self._step.samples
@@ -257,18 +273,18 @@ class ParityAnalysis:
                 continue
             name = state_name(variable)
             weight_exponent = self._runs.weight_exponent(name)
-            weight_exponents[id(variable)] = MEAN
-            if weight_exponent is not None:
-                weight_exponents[id(variable)] = weight_exponent
-            change = None
+            weight_exponents[id(variable)] = (
+                MEAN if weight_exponent is None else weight_exponent
+            )
+            too_small_text = None
             if self._runs.is_zero(name):
-                change = "0"
+                too_small_text = "0"
             elif self._runs.is_lost(name):
-                change = "no more than rounding error"
-            if change:
+                too_small_text = "no more than rounding error"
+            if too_small_text:
                 self._warnings.append(
-                    f"the layer {layer.name} changes {variable.name} by {change} for the samples "
-                    f"tried, {UNKNOWN}"
+                    f"the layer {layer.name} changes {variable.name} by {too_small_text} "
+                    f"for the samples tried, {UNKNOWN}"
                 )
             elif weight_exponent is None:
                 self._warnings.append(
@@ -281,8 +297,10 @@ class ParityAnalysis:
     def _exponents_of_metrics(self) -> dict[int, int]:
         """The powers of metrics' variables; warns of what is not exact.
 
-        Where a variable does not tell, the metric's others do, as its count does.
+        If a variable's numbers don't show its power, it gets that of the metric's other variables,
+        such as its count, if they have but one; else it is summed.
         """
+        # A metric of Keras, such as that of the loss, may only show what was warned of already.
         has_warned = bool(self._warnings)
         adding = self._runs.adding_states()
         changed = self._changed(self._step.metric_variables)
@@ -324,7 +342,7 @@ class ParityAnalysis:
 
     def _exponent_of_log(self, name: str) -> int:
         """The power of a log; warns of one that is not exact."""
-        # As a count may be.
+        # 0 or lost in rounding, as a count may be: then its last operation decides.
         if self._runs.is_zero(f"log {name}") or self._runs.is_lost(f"log {name}"):
             if is_sum(self._step.logs[name]):
                 return SUM
@@ -356,29 +374,29 @@ def check(
 ) -> CombineRules:
     """How a step's quantities are made from parts, and what a split can't train, or not exactly.
 
-    `batch` is one as the step takes it, of which up to 16 samples are tried, at most a device's
-    `share`, but two at least: a single one is tried beside its copy, which may hide what others
-    show. Of a step that fails for these alone nothing is known, and a warning says so.
+    Tries from 2 to 16 samples of `batch`, a batch as the step takes it, at most as many as a
+    device's largest part has (`share`). A single one is tried beside its copy, which may hide what
+    others show. If the step fails with these samples, nothing is known, and a warning says so: in
+    training it may work.
     """
     first = next(part for part in tf.nest.flatten(batch) if part is not None)
     is_single = first.shape[0] == 1
     if is_single:
         batch = tf.nest.map_structure(_twice, batch)
-    exact = tf.config.experimental.tensor_float_32_execution_enabled()
+    tf32_was_on = tf.config.experimental.tensor_float_32_execution_enabled()
     tf.config.experimental.enable_tensor_float_32_execution(False)
     try:
         warnings = built.check(model, trains=trains)
         if trains:
             built.refuse_gradients_that_do_not_add_up(model)
-        found = _tried(
+        found = _try_on(
             model, batch, device, min(TRIED_SAMPLES, max(2, share)), trains=trains
         )
     except BadInput as error:
         return CombineRules(refused=Refusal(message=error.message, remedy=error.remedy))
     finally:
-        tf.config.experimental.enable_tensor_float_32_execution(exact)
-        # A graph refers to itself, and TensorFlow keeps constants as large as the weights for this
-        # one's.
+        tf.config.experimental.enable_tensor_float_32_execution(tf32_was_on)
+        # Frees the graph now: it refers to itself, and holds constants as large as the weights.
         gc.collect()
     return found.model_copy(
         update={
@@ -394,10 +412,10 @@ def _twice(part: Any) -> Any:
     return tf.repeat(tf.convert_to_tensor(part), 2, axis=0)
 
 
-def _tried(
+def _try_on(
     model: Any, batch: Any, device: str, count: int, *, trains: bool
 ) -> CombineRules:
-    """What so many samples tell; with half as many if memory does not hold them."""
+    """What `count` samples show, or half as many if memory does not hold them, and so on to 2."""
     own_code = users_parts(model)
     if not is_keras_own(type(model).train_step):
         training = f"the train_step of the model {model.name}"
@@ -414,9 +432,9 @@ def _tried(
         raise
     except tf.errors.ResourceExhaustedError:
         if count > 2:
-            return _tried(model, batch, device, max(2, count // 2), trains=trains)
+            return _try_on(model, batch, device, max(2, count // 2), trains=trains)
         failed = "two samples, for lack of memory"
-    # Whatever the user's code raises for these samples: training may not.
+    # Whatever the user's code raises for these samples: in training it may work.
     except Exception as error:  # noqa: BLE001
         failed = f"a few samples ({reason_of(error)})"
     warning = f"{training} can't be tried on {failed}, {UNKNOWN}"
@@ -424,7 +442,10 @@ def _tried(
 
 
 def can_run(model: Any, batch: Any, strategy: Any, device: str) -> bool:
-    """Whether the `train_step` runs with such samples, if a split can train it at all."""
+    """Whether the `train_step` runs with samples such as the batch's.
+
+    Also true if it raises BadInput, which the check will report.
+    """
     try:
         tensors = tf.nest.map_structure(tf.convert_to_tensor, batch)
         built.build(model, strategy, tensors, trains=True)

@@ -76,11 +76,11 @@ class PartSketches(NamedTuple):
 class Runs:
     """A traced step run whole, and cut in two parts: a quarter of the samples, and the rest.
 
-    `chooses`: the step has code of the user's, which may choose among samples, so one cut may look
-    right by chance, and more are tried.
+    `may_choose_samples`: the step has code of the user's, which may choose among samples, so one
+    cut may look right by chance, and more are tried.
     """
 
-    def __init__(self, step: TracedStep, *, chooses: bool) -> None:
+    def __init__(self, step: TracedStep, *, may_choose_samples: bool) -> None:
         self._step = step
         # States are those after one step, as layers' may begin as zeros; but metrics' are those
         # before it, as in each epoch.
@@ -96,7 +96,9 @@ class Runs:
         first = max(1, step.count // 4)
         self._first_weight = first / step.count
         self._cuts: list[TwoParts] = []
-        for order in _orders(self._magnitudes_alone, chooses=chooses):
+        for order in _orders(
+            self._magnitudes_alone, may_choose_samples=may_choose_samples
+        ):
             self._cuts.append(TwoParts(order[:first], order[first:]))
         self._of_copies: list[StepRun] = []
         self.run_parts(exponents=())  # what layers add, as it is
@@ -333,12 +335,12 @@ class Runs:
             return np.nan
 
 
-def _orders(magnitudes: Sequence[float], *, chooses: bool) -> list[Any]:
+def _orders(magnitudes: Sequence[float], *, may_choose_samples: bool) -> list[Any]:
     """Orders of the samples: each is cut in its first ones and the rest."""
     orders = [np.arange(len(magnitudes))]
     # Those that weigh most first, so that a loss of only the hardest samples shows.
     orders.append(np.argsort(np.negative(magnitudes), kind="stable"))
-    if chooses:
+    if may_choose_samples:
         for seed in range(_RANDOM_CUTS):
             orders.append(np.random.default_rng(seed).permutation(len(magnitudes)))
     return orders
