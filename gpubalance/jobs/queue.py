@@ -454,6 +454,7 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
 
     Raises PartialResult if some failed, Interrupted by a signal, both with the result.
     """
+    journal.begin_anew()
     with ThreadPoolExecutor(len(request.devices)) as threads:
         commands = Commands(request, logs, one_at_a_time(watch), journal, threads)
         try:

@@ -12,7 +12,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpubalance.errors import BadInput, NothingFits
+from gpubalance.errors import BadInput, NothingFits, UsageError
 from gpubalance.jobs.journal import Journal, content_key
 from gpubalance.results.combine_rules import CombineRules
 from gpubalance.results.common import Model
@@ -63,10 +63,18 @@ def saved(kind: type[Result], pattern: str = "*.json") -> Iterator[Result]:
     `pattern` picks some by the names of their files.
     """
     paths = state_folder(_FOLDERS[kind]).glob(pattern)
-    by_age = sorted(paths, key=lambda path: (path.stat().st_mtime, path))
+    by_age = sorted(paths, key=lambda path: (_changed_s(path), path))
     for path in reversed(by_age):
-        with suppress(BadInput):  # damaged
+        # Damaged, or deleted meanwhile: another command keeps its result and deletes the oldest.
+        with suppress(BadInput, UsageError):
             yield read_record(path, kind)
+
+
+def _changed_s(path: Path) -> float:
+    """When a file was last changed; 0 if it is gone."""
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def keep_balance(request: BalanceRequest, plan: Plan) -> None:

@@ -87,7 +87,7 @@ _NEARLY = 1.1  # a range no wider than so many times is one rough duration
 
 
 def format_duration(seconds: float) -> str:
-    """A rough duration to come: `1 s`, `99 s`, `2 min`."""
+    """A rough duration to come: `1 s`, `100 s`, `2 min`."""
     if seconds < 100:
         return f"{max(1, round(seconds))} s"
     return f"{seconds / 60:.0f} min"

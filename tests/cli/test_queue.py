@@ -178,6 +178,16 @@ def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> 
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "5", "two"]
 
 
+def test_resume_counts_no_success_of_an_earlier_queue(tmp_path: Path) -> None:
+    """The first one succeeds, so its journal stays; all of the second one fails."""
+    asked = ("queue", written(tmp_path, "sh train.sh"), *PAIR)
+    trains = ("true", (), 0), ("false", (), 6), ("echo 1 >> ran", ("--resume",), 0)
+    for script, more, code in trains:
+        (tmp_path / "train.sh").write_text(script)
+        here(*asked, *more, code=code, cwd=tmp_path)
+    assert (tmp_path / "ran").exists()
+
+
 def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
     for first, more, says in (
         ("false", "", "fix them; --resume"),

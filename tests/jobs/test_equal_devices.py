@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -12,7 +15,7 @@ from gpubalance.jobs.balance.balance import balance, new_probe
 from gpubalance.jobs.events import Doing, Event
 from gpubalance.jobs.journal import journal_of
 from gpubalance.jobs.phases import estimate
-from gpubalance.jobs.probe.probe import probe
+from gpubalance.jobs.probe.probe import compare_pipeline, probe
 from gpubalance.jobs.saved import best_probe, kept_probe, save
 from gpubalance.render.probe import probe_summary
 from gpubalance.results.plan import Plan
@@ -51,6 +54,28 @@ def request_of(*profiles: DeviceProfile, **options: object) -> ProbeRequest:
 def probed(request: ProbeRequest) -> tuple[Probe, list[Event]]:
     events: list[Event] = []
     return probe(request, events.append, nothing_kept()), events
+
+
+def test_the_pipelines_batch_is_no_larger_than_the_data(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last device equals another, so no worker of its own said how much there is."""
+    batches: list[int] = []
+    monkeypatch.setattr(
+        "gpubalance.jobs.probe.probe.measure_input_pipeline",
+        lambda _, batch, __: batches.append(batch),
+    )
+    best = SimpleNamespace(solo_best=SimpleNamespace(batch=512, throughput=1.0))
+    probed: list[Any] = []
+    for facts in (SimpleNamespace(samples=700), None):
+        probe_worker = SimpleNamespace(facts=facts, worker_group=None)
+        probed.append(SimpleNamespace(probe_worker=probe_worker))
+    request = SimpleNamespace(settings=Settings(model=TINY, data="d.py:data"))
+    devices: Any = {"all": probed, "next_group": None, "request": request}
+    how: Any = {"records": lambda: [best, best], "watch": quiet}
+    with suppress(AttributeError):  # there is no rate to hold against
+        compare_pipeline(cast("Any", SimpleNamespace(**devices, **how)))
+    assert batches == [700]
 
 
 def measured_on(events: Sequence[Event]) -> set[int]:

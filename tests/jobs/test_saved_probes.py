@@ -10,6 +10,7 @@ from gpubalance.jobs.saved import (
     find_device,
     kept_probe,
     save,
+    saved,
     solo_bests,
 )
 from gpubalance.render.rates import gain_sentences
@@ -47,6 +48,17 @@ def test_the_latest_whole_probe_of_devices_and_settings_is_found() -> None:
     assert best_probe(DEVICES, altered(SMALL, all_reduce="one-device")) == found
     changed = altered(DEVICES[0], profile=altered(QUICK, beta_s=1.0))
     assert best_probe([changed], SMALL) is None
+
+
+def test_what_another_command_deletes_meanwhile_is_passed_over() -> None:
+    first = probe_of(DEVICES)
+    paths = [known(save(first)), known(save(altered(first, created="later")))]
+    found = saved(Probe)
+    assert next(found).created == "later"
+    paths[0].unlink()
+    assert not list(found)
+    paths[0].symlink_to("nowhere.json")
+    assert len(list(saved(Probe))) == 1
 
 
 def test_a_probe_that_an_option_limited_does_not_replace_a_whole_one() -> None:

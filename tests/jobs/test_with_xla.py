@@ -41,7 +41,12 @@ def probed(factor: float | None, *, xla: bool = False) -> tuple[Probe, list[str]
     journal = nothing_kept()
     loaded: list[Any] = []
     journal.load = lambda *key: loaded.append(key)  # type: ignore[method-assign]
+    kept: list[str] = []
+    keep: Any = lambda key, _: kept.append(key)  # noqa: E731
+    journal.keep = keep  # type: ignore[method-assign]
     found = probe(request, events.append, journal)
+    # What the first worker said of the model is kept once.
+    assert [key for key in kept if " " not in key] == ["SIM-0", "SIM-1"]
     texts = [event.text for event in events if isinstance(event, Doing)]
     said = [text for text in texts if "XLA" in text]
     may_be_kept = ("SIM-1 with XLA", CurvePoint) in loaded

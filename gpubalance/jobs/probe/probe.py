@@ -27,6 +27,7 @@ from gpubalance.jobs.probe.devices import ProbedDevices, phase_names
 from gpubalance.jobs.probe.probe_worker import ProbeWorker
 from gpubalance.jobs.probe.probed_device import ProbedDevice, device_probe
 from gpubalance.jobs.probe.result import (
+    facts_of,
     nothing_fits,
     result_of,
     result_so_far,
@@ -188,8 +189,9 @@ def compare_pipeline(devices: ProbedDevices) -> None:
     probe_worker = devices.all[-1].probe_worker
     worker_group = probe_worker.worker_group
     global_batch = sum(best.batch for best in bests)
-    if probe_worker.facts is not None and probe_worker.facts.samples is not None:
-        global_batch = min(global_batch, probe_worker.facts.samples)
+    facts = facts_of(devices)
+    if facts is not None and facts.samples is not None:
+        global_batch = min(global_batch, facts.samples)
     solo_sum = sum(best.throughput for best in bests)
     try:
         pipeline = measure_input_pipeline(worker_group, global_batch, devices.watch)
@@ -224,6 +226,7 @@ def time_with_xla(devices: ProbedDevices) -> None:
     probe_worker = replace(
         probed.probe_worker, request=asked, next_group=None, deaths=[]
     )
+    probe_worker.facts = probed.probe_worker.facts
     what = f"{probed.device.label} at batch {batch} with XLA, Keras' default on one GPU"
     devices.watch(Doing(f"timing {what}"))
     try:

@@ -39,7 +39,7 @@ def result_of(devices: ProbedDevices) -> Probe:
     """The result with what was found of each device."""
     request = devices.request
     records = devices.records()
-    facts = _facts(devices)
+    facts = facts_of(devices)
     own_batch = None
     own_batch_stays = False
     samples = None
@@ -77,7 +77,7 @@ def result_of(devices: ProbedDevices) -> Probe:
     )
 
 
-def _facts(devices: ProbedDevices) -> Ready | None:
+def facts_of(devices: ProbedDevices) -> Ready | None:
     """What the first worker said of the model, None if none has."""
     for probed in devices.all:
         if probed.probe_worker.facts is not None:

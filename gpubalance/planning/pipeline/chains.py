@@ -22,7 +22,8 @@ _NO_LINK = -1.0
 class Chain(NamedTuple):
     """Segments in the blocks' order, each on a device of its own.
 
-    No order of their tasks takes less than `min_s`.
+    No order of their tasks takes less than `min_s`, if each segment feeds the next; where several
+    have inputs or outputs of their own, one may.
     """
 
     segments: tuple[Segment, ...]
