@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.training.split import Split
 from tests.cli.program import ROOT, here
 from tests.support.altered import altered
 from tests.support.late import keras
+from tests.training.cases import simulated
 from tests.training.plans import planned
 from tests.training.rank import build, train, weights_after
 
@@ -27,6 +29,23 @@ def write_plan(folder: Path, **changes: Any) -> Path:
     made = planned(devices, global_batch=144, sync_s=0.0)
     path.write_text(altered(made, **changes).model_dump_json())
     return path
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_process_leaves_files(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = simulated((70, 30))
+    monkeypatch.setattr(Split, "is_first", is_first)
+    with split.scope():
+        model = build(normalised=False)
+    model.save(tmp_path / "0.keras")
+    model.save_weights(tmp_path / "1.weights.h5")
+    keras.saving.save_model(model, tmp_path / "2.keras")
+    keras.models.save_model(model=model, filepath=tmp_path / "3.keras")
+    model.export(tmp_path / "4", verbose=False)
+    model.export(filepath=str(tmp_path / "5"), verbose=False)
+    assert len(list(tmp_path.iterdir())) == 6 * is_first
 
 
 @pytest.mark.full  # three processes
@@ -58,7 +77,14 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
         assert item["sync_s"] >= 0.008
     # The first process writes; the others have taken part.
     written = {path.name for path in (tmp_path / "by-0").iterdir()}
-    assert written == {"best.keras", "log.csv", "backup", "saved.keras"}
+    assert written == {
+        "best.keras",
+        "log.csv",
+        "backup",
+        "saved.keras",
+        "saved-too.keras",
+        "exported",
+    }
     assert not any(list((tmp_path / f"by-{rank}").iterdir()) for rank in (1, 2))
     said = done.stdout
     for label in ("alpha:0", "alpha:1", "beta:0"):
