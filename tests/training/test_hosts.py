@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,27 @@ def write_plan(folder: Path, **changes: Any) -> Path:
     made = planned(devices, global_batch=144, sync_s=0.0)
     path.write_text(altered(made, **changes).model_dump_json())
     return path
+
+
+def test_the_callbacks_of_a_list_of_keras_are_quieted_and_end_together() -> None:
+    from gpubalance.training.processes import end_together, quiet
+
+    of = keras.callbacks
+    own = of.LambdaCallback(on_train_batch_end=lambda *_: None)
+    model = build()
+    params = {"verbose": 1, "epochs": 2, "steps": 3}
+    callbacks = [of.CSVLogger("log.csv"), own]
+    given = of.CallbackList(callbacks, True, True, model, **params)
+    bound: dict[str, Any] = {"callbacks": given}
+    quiet(bound)
+    end_together("fit", bound, SimpleNamespace(any=bool))  # type: ignore[arg-type]
+    found = bound["callbacks"]
+    assert isinstance(found, of.CallbackList)
+    assert (found.model, found.params) == (model, params)
+    *others, end = found.callbacks
+    assert others == [own, model.history]
+    assert {"on_epoch_end", "on_train_batch_end"} <= vars(end).keys()
+    assert len(given.callbacks) == 4
 
 
 @pytest.mark.parametrize("is_first", [True, False])
