@@ -151,14 +151,10 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
     """
     used = [plan.devices[number] for number in plan.split.used]
     named = [host for host in hosts_of(used) if host is not None]
-    if hosts is None and named:
-        are_others = (
-            via is not None or plan.reached_by is not None or not used[0].simulated
-        )
-        if plan.reached_by == "ray" and via is None:
-            hosts = "ray"
-        elif are_others:
-            hosts = ",".join(named)
+    if hosts is None and via is None:
+        hosts = hosts_option(plan, used)
+    elif hosts is None and named:
+        hosts = ",".join(named)
     if hosts is not None and not named:
         raise PlanMismatch(
             "the plan is for one host, which it does not name",
@@ -173,6 +169,14 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
             f"the plan needs devices on {', '.join(missing)}, and --hosts names only "
             f"{', '.join(reached)}"
         )
+
+
+def hosts_option(plan: Plan, devices: Sequence[Device]) -> str | None:
+    """What --hosts must be to reach these devices of a plan; None if they are on this machine."""
+    named = [host for host in hosts_of(devices) if host is not None]
+    if not named or (plan.reached_by is None and devices[0].simulated):
+        return None
+    return "ray" if plan.reached_by == "ray" else ",".join(named)
 
 
 def planned_devices(

@@ -251,8 +251,14 @@ def _load_file(name: str, option: str, harmless: AbstractContextManager[None]) -
     sys.modules.setdefault(path.stem, module)
     # So that it finds the modules beside it
     sys.path.append(str(path.parent.resolve()))
-    with harmless:
-        spec.loader.exec_module(module)
+    try:
+        with harmless:
+            spec.loader.exec_module(module)
+    except BaseException:
+        # Else an import of this name would get what the file has defined so far.
+        if sys.modules.get(path.stem) is module:
+            del sys.modules[path.stem]
+        raise
     _LOADED[key] = module
     return module
 

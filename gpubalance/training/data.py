@@ -253,13 +253,13 @@ def other_batches_text(
     return text
 
 
-def not_finite_text(history: dict[str, list[Any]]) -> str:
-    """The warning about a training whose loss became no number; else empty."""
+def not_finite_text(history: dict[str, list[Any]], model: Any) -> str:
+    """The warning about a training of the model whose loss became no number; else empty."""
     losses = history.get("loss") or [0.0]
     if math.isfinite(float(losses[-1])):
         return ""
     return (
-        "the loss is NaN or infinite: look for NaN or infinity in the data "
-        "(keras.callbacks.TerminateOnNaN stops at the first), otherwise lower the "
-        "learning rate"
+        f"the loss of the model {model.name} is NaN or infinite: look for NaN or "
+        "infinity in the data (keras.callbacks.TerminateOnNaN stops at the first), "
+        "otherwise lower the learning rate"
     )

@@ -131,12 +131,7 @@ class Ensemble:
         trained: list[Trained] = []
         by_kind: dict[object, Trained] = {}
         for number, model in enumerate(self._models):
-            layers = tuple(map(type, model._flatten_layers()))
-            kind = (
-                type(model),
-                layers,
-                tuple(weight.shape for weight in model.weights),
-            )
+            kind = _kind(model)
             held = self._held(number)
             if kind not in by_kind:
                 by_kind[kind] = self._measured(number, batch, size, held, limits)
@@ -239,6 +234,35 @@ class Ensemble:
         end = f"device:{self._names[device]}"
         variables = self._models[number].variables
         return all(variable.value.device.endswith(end) for variable in variables)
+
+
+def _kind(model: Any) -> object:
+    """What is the same of models that take the same time; the model's id if it has no config.
+
+    Strides, pooling and precision do not show in layer types and weight shapes, but in configs.
+    """
+    layers = model._flatten_layers()
+    # Keras numbers names within a process, so a config names another layer by its place here.
+    places = {layer.name: place for place, layer in enumerate(layers)}
+    try:
+        configs = str(_renamed([layer.get_config() for layer in layers], places))
+    # What Keras' code or a user's `get_config` raises
+    except (AttributeError, NotImplementedError, TypeError, ValueError):
+        return id(model)
+    shapes = tuple(weight.shape for weight in model.weights)
+    return tuple(map(type, layers)), shapes, configs
+
+
+def _renamed(config: Any, places: dict[str, int]) -> Any:
+    """A config with each layer's name replaced by its place."""
+    if isinstance(config, dict):
+        return {
+            _renamed(key, places): _renamed(value, places)
+            for key, value in config.items()
+        }
+    if isinstance(config, list | tuple):
+        return [_renamed(value, places) for value in config]
+    return places.get(config, config) if isinstance(config, str) else config
 
 
 def _not_placed(placement: Placement) -> NothingFits:

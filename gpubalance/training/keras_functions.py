@@ -43,7 +43,8 @@ class Trainer(ABC):
         """Keras' `model.fit`, with all its arguments, over these devices; returns its History.
 
         Datasets and arrays are brought into global batches of this size, which `steps_per_epoch`
-        counts, unless `batch_size` says otherwise; `validation_steps` counts the user's own. Raises
+        counts, unless `batch_size` says otherwise; `validation_steps` counts the user's own. If the
+        model's class has its own `fit`, that is called, and its `super().fit` trains so. Raises
         BadInput for a model that these devices can't train, and for data that can't be dispatched
         or whose own code fails.
         """
@@ -60,8 +61,24 @@ class Trainer(ABC):
     def _call(
         self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
+        """Calls the model's method. Keras' own, also inside a subclass's, is over the devices."""
         check_model(model, f"{self.called}.{name}(model, …)")
-        return self.call(getattr(type(model), name), model, arguments, options)
+        import keras
+
+        from gpubalance.engine.replacing import Method, acting
+
+        def over_devices(
+            keras_method: Any, model: Any, *given: Any, **named: Any
+        ) -> Any:
+            return self.call(keras_method, model, given, named)
+
+        # A subclass's `fit` may take other arguments than Keras', and also evaluate.
+        own: Replacements = {
+            Method.of(model, method, keras.Model): over_devices
+            for method in ("fit", "evaluate", "predict")
+        }
+        with acting(own):
+            return getattr(type(model), name)(model, *arguments, **options)
 
     def call(
         self,
@@ -70,7 +87,7 @@ class Trainer(ABC):
         arguments: Sequence[Any],
         options: dict[str, Any],
     ) -> Any:
-        """A model's `fit`, `evaluate` or `predict` over the devices, Keras' own or a subclass's.
+        """Keras' own `fit`, `evaluate` or `predict` of a model over the devices.
 
         In a call that comes from inside one of them, by Keras or a callback, it is called as it is.
         """

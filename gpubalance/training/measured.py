@@ -12,7 +12,7 @@ from typing import Any, TypeAlias, get_args
 import keras
 
 from gpubalance.devices.environment import OVERRULING
-from gpubalance.devices.selection import model_text
+from gpubalance.devices.selection import hosts_option, model_text
 from gpubalance.engine import runtime
 from gpubalance.engine.models import facts_of
 from gpubalance.engine.user_functions import warn_user
@@ -206,6 +206,11 @@ def _words(plan: Plan, simulate: Simulate, function: str) -> list[str]:
     words = ["gpubalance", "balance"]
     if plan.devices[0].simulated:
         words += ["--simulate", "PROFILE.toml" if simulate is None else str(simulate)]
+    hosts = hosts_option(plan, plan.devices)
+    if hosts is not None:
+        words += ["--hosts", hosts]
+    # Without their names, balance would take all devices, and on this machine only.
+    words += ["--gpus", *(device.called for device in plan.devices)]
     words += ["--model", function]
     usual = Settings()
     for name, value in plan.settings:

@@ -90,16 +90,22 @@ def _refuse_or_warn(model: Any, *, of_layers: bool, is_sum: bool) -> None:
 
 @contextlib.contextmanager
 def uncounted(model: Any) -> Iterator[None]:
-    """Undoes what the compiled losses' means count inside the block; layers' metrics keep it."""
+    """Undoes what the compiled losses' means count inside the block, also if it fails.
+
+    Layers' metrics keep what they count.
+    """
     loss = model._compile_loss
     before = {}
     for metric in loss.metrics:
         for variable in metric.variables:
             before[id(variable)] = tf.identity(variable.value)
-    yield
-    for metric in loss.metrics:  # the first loss made some
-        for variable in metric.variables:
-            variable.assign(before.get(id(variable), tf.zeros_like(variable.value)))
+    try:
+        yield
+    finally:
+        for metric in loss.metrics:  # the first loss made some
+            for variable in metric.variables:
+                value = before.get(id(variable), tf.zeros_like(variable.value))
+                variable.assign(value)
 
 
 # (inputs,), (inputs, labels) or (inputs, labels, sample weights)

@@ -19,9 +19,11 @@ _BATCHES_COMPARED = 3
 _SAME_FILES = (
     "let every process read the same files: each takes its share of the same batches"
 )
-# The callbacks that write what all processes have. In a checkpoint all must take part: see scope.
+# The callbacks that write or print what all processes have. In a checkpoint all must take part:
+# see scope.
 _WRITERS = (
     keras.callbacks.CSVLogger,
+    keras.callbacks.ProgbarLogger,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
@@ -175,7 +177,7 @@ def end_together(method: str, bound: dict[str, Any], processes: Processes) -> No
     They agree by an all-reduce of one number after each epoch; also after each batch if a callback
     of the user's own is called there in any process.
     """
-    callbacks = keras.tree.flatten(bound.get("callbacks") or [])
+    callbacks = _callbacks(bound)
     agreed = {"on_epoch_end": "stop_training"} if method == "fit" else {}
     ends = [_ENDS[method]]
     if method == "fit":
@@ -184,7 +186,28 @@ def end_together(method: str, bound: dict[str, Any], processes: Processes) -> No
         if processes.any(_are_own(callbacks, end.hooks)):
             agreed[end.hooks[-1]] = end.flag
     if agreed:
-        bound["callbacks"] = [*callbacks, _AgreedEnd(processes, agreed)]
+        _replace_callbacks(bound, [*callbacks, _AgreedEnd(processes, agreed)])
+
+
+def _callbacks(bound: dict[str, Any]) -> list[Any]:
+    """The callbacks among a Keras method's arguments, also those of a CallbackList."""
+    given = bound.get("callbacks") or []
+    if isinstance(given, keras.callbacks.CallbackList):
+        given = given.callbacks
+    return keras.tree.flatten(given)  # type: ignore[no-any-return]
+
+
+def _replace_callbacks(bound: dict[str, Any], callbacks: list[Any]) -> None:
+    """Changes the callbacks among a Keras method's arguments; a CallbackList stays one.
+
+    Keras adds no progress bar to such a list, and does not set its model and parameters.
+    """
+    given = bound.get("callbacks")
+    changed: Any = callbacks
+    if isinstance(given, keras.callbacks.CallbackList):
+        options = {"model": given.model, **given.params}
+        changed = keras.callbacks.CallbackList(callbacks, **options)
+    bound["callbacks"] = changed
 
 
 def _are_own(callbacks: Sequence[Any], hooks: Sequence[str]) -> bool:
@@ -210,7 +233,7 @@ class _Restore(keras.callbacks.BackupAndRestore):  # type: ignore[misc]
 def quiet(bound: dict[str, Any]) -> None:
     """Changes a Keras method's arguments so that this process neither prints nor writes."""
     callbacks = []
-    for callback in keras.tree.flatten(bound.get("callbacks") or []):
+    for callback in _callbacks(bound):
         if isinstance(callback, keras.callbacks.BackupAndRestore):
             callbacks.append(
                 _Restore(
@@ -219,4 +242,5 @@ def quiet(bound: dict[str, Any]) -> None:
             )
         elif not isinstance(callback, _WRITERS):
             callbacks.append(callback)
-    bound.update(verbose=0, callbacks=callbacks)
+    _replace_callbacks(bound, callbacks)
+    bound["verbose"] = 0

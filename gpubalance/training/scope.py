@@ -197,10 +197,13 @@ def take_over() -> None:
         "compile_from_config": _load_and_note,
         "save": _save_by_the_first,
         "save_weights": _save_by_the_first,
+        "export": _save_by_the_first,
     }
     act_always(
         {Method.of_all(keras.Model, name): method for name, method in methods.items()}
     )
+    for module in (keras.saving, keras.models):
+        act_always({Method.of_all(module, "save_model"): _save_by_the_first})
     numbers = {"__int__": int, "__float__": float}
     act_always(
         {
@@ -232,7 +235,7 @@ def _number_of(kind: Callable[[Any], Any], keras_own: Any, variable: Any) -> Any
 def _save_by_the_first(
     save: Any, model: Any, filepath: Any, *arguments: Any, **options: Any
 ) -> Any:
-    """A `save` for several processes that train one model: only the first one's file stays.
+    """A `save` or `export` for several processes that train one model: the first one's files stay.
 
     The others must save too, as reading a metric's variables sums them over all processes.
     """

@@ -331,8 +331,13 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
             "of their profile adds to a step. simulate= confirms that you want this, "
             "and adds it"
         )
+    what = path
+    if isinstance(path, Plan):  # as text it is all of its fields
+        what = "the plan"
+    elif isinstance(path, Layers):
+        what = "the result of gpubalance layers"
     warnings.warn(
-        f"{path} is for simulated devices ({names}): it trains {how}. For GPUs, "
+        f"{what} is for simulated devices ({names}): it trains {how}. For GPUs, "
         "measure without --simulate",
         stacklevel=3,
     )

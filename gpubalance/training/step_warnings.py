@@ -51,9 +51,13 @@ class StepWarnings:
             warn_user(text)
 
     def warn_of_no_finite_loss(self, history: dict[str, Any]) -> None:
-        """Warns of losses in a `fit`'s history that are no numbers, if nothing has said so."""
-        if not any("not finite" in text for text in self._split.warned):
-            self.warn_once(data.not_finite_text(history))
+        """Warns if the last loss of a `fit`'s history is no number.
+
+        Does nothing if the parity check has warned of this model's loss.
+        """
+        of_check = f"the loss of the model {self._model.name}, or its gradient, is NaN"
+        if not any(text.startswith(of_check) for text in self._split.warned):
+            self.warn_once(data.not_finite_text(history, self._model))
 
     def warn_of_batch_normalisation(self, *, xla: bool) -> None:
         """Warns of layers that normalise each device's samples by themselves."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,22 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path.write_text(FILE)
     (tmp_path / "beside_it.py").write_text("units = 2\n")
     return path
+
+
+def test_a_file_whose_import_fails_is_no_module(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpubalance.engine.user_functions import user_function
+
+    file.write_text("1 / 0")
+    with pytest.raises(ZeroDivisionError):
+        user_function(f"{file}:good", "--model")
+    assert "mine" not in sys.modules
+    other = ModuleType("mine")
+    monkeypatch.setitem(sys.modules, "mine", other)
+    with pytest.raises(ZeroDivisionError):
+        user_function(f"{file}:good", "--model")
+    assert sys.modules["mine"] is other
 
 
 @pytest.fixture(autouse=True)

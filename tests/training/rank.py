@@ -139,6 +139,8 @@ def main(folder: Path, profile: str, plan: str) -> None:
     found |= {"compute_s": times.compute_s, "sync_s": times.sync_s}
     np.savez(folder / f"{rank}.npz", **found)
     model.save(written / "saved.keras")
+    keras.saving.save_model(model, written / "saved-too.keras")
+    model.export(written / "exported", verbose=False)
     x, y = data()
     for callbacks in (
         [ends(True, "on_train_batch_end", 1)] if rank == 1 else [],

@@ -88,6 +88,45 @@ def test_models_of_a_split_are_not_said_to_be_predicted_by_each_device(
     assert not [one for one in recwarn if "predict_on_batch" in str(one.message)]
 
 
+def convolutions(stride: int = 1, dtype: str = "float32") -> Any:
+    inputs = keras.Input((8, 8, 3))
+    first = layers.Conv2D(4, 3, strides=stride, padding="same", dtype=dtype)(inputs)
+    second = layers.Conv2D(4, 3, padding="same")(first)
+    return keras.Model(inputs, second)
+
+
+def test_models_are_measured_once_only_if_their_layers_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Own(keras.Model):
+        """Its config has no layers."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = convolutions(2)
+
+        def call(self, inputs: Any) -> Any:
+            return self.body(inputs)
+
+    class WithoutConfig(Own):
+        def get_config(self) -> Any:
+            raise NotImplementedError
+
+    measured = []
+    own = gpubalance.Ensemble._measured
+
+    def spy(ensemble: Any, number: int, *arguments: Any) -> Any:
+        measured.append(number)
+        return own(ensemble, number, *arguments)
+
+    monkeypatch.setattr(gpubalance.Ensemble, "_measured", spy)
+    made = [convolutions(), convolutions(2), convolutions(dtype="float64"), Own()]
+    made += [convolutions(2), Own(), WithoutConfig(), WithoutConfig()]
+    ensemble = gpubalance.Ensemble(made, simulate=1)
+    ensemble.predict(np.ones((4, 8, 8, 3), "float32"))
+    assert measured == [0, 1, 2, 3, 6, 7]
+
+
 def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:
     made = [dense(3), dense(3)]
     x = np.ones((5, 64), "float32")

@@ -153,6 +153,40 @@ def test_a_models_own_fit_evaluate_and_predict_are_its_splits() -> None:
     assert apart(again, one_device) == 0
 
 
+def test_methods_with_arguments_of_their_own_train_on_the_calling_split() -> None:
+    class Own(keras.Sequential):
+        def fit(self, data: Any, labels: Any, monitor: Any, rounds: int = 1) -> Any:
+            options = {"shuffle": False, "callbacks": [monitor], "verbose": 0}
+            super().fit(data, labels, epochs=rounds, **options)
+            return self.evaluate(data, labels)
+
+        def evaluate(self, *pair: Any) -> Any:
+            return super().evaluate(*pair, verbose=0)
+
+        def predict(self, data: Any) -> Any:
+            return super().predict(data, verbose=0)
+
+    one_device, start = trained_alone()
+    model = in_split(lambda: compiled(Own(dense()), optimizer="adam"))[1]
+    other = in_split(classifier(), batches=(20, 80))[0]  # on the same strategy
+    model.set_weights(start)
+    monitor = other.monitor(every=1)
+    loss = other.fit(model, X, Y, monitor, rounds=2)
+    assert monitor.epochs[-1].batches == (20, 80)
+    assert apart(model, one_device) < 1e-6
+    assert other.evaluate(model, X, Y) == pytest.approx(loss, abs=1e-6)
+    assert loss == pytest.approx(loss_of(one_device), abs=1e-6)
+    of_one = one_device.predict(X, verbose=0)
+    assert other.predict(model, X) == pytest.approx(of_one, abs=1e-6)
+    with pytest.raises(TypeError, match=r"unexpected keyword argument 'epochs'"):
+        other.fit(model, X, Y, monitor, epochs=2)
+
+
+def loss_of(model: Any) -> float:
+    loss, _ = model.evaluate(X, Y, verbose=0)
+    return float(loss)
+
+
 @pytest.mark.full
 def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -> None:
     """A file names the module of each class that Keras looks for when it loads it."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gpubalance.devices.profile import simulated_devices
+from gpubalance.training.split import Split
 from tests.cli.program import ROOT, here
 from tests.support.altered import altered
 from tests.support.late import keras
+from tests.training.cases import simulated
 from tests.training.plans import planned
 from tests.training.rank import build, train, weights_after
 
@@ -27,6 +30,44 @@ def write_plan(folder: Path, **changes: Any) -> Path:
     made = planned(devices, global_batch=144, sync_s=0.0)
     path.write_text(altered(made, **changes).model_dump_json())
     return path
+
+
+def test_the_callbacks_of_a_list_of_keras_are_quieted_and_end_together() -> None:
+    from gpubalance.training.processes import end_together, quiet
+
+    of = keras.callbacks
+    own = of.LambdaCallback(on_train_batch_end=lambda *_: None)
+    model = build()
+    params = {"verbose": 1, "epochs": 2, "steps": 3}
+    callbacks = [of.CSVLogger("log.csv"), own]
+    given = of.CallbackList(callbacks, True, True, model, **params)
+    bound: dict[str, Any] = {"callbacks": given}
+    quiet(bound)
+    end_together("fit", bound, SimpleNamespace(any=bool))  # type: ignore[arg-type]
+    found = bound["callbacks"]
+    assert isinstance(found, of.CallbackList)
+    assert (found.model, found.params) == (model, params)
+    *others, end = found.callbacks
+    assert others == [own, model.history]
+    assert {"on_epoch_end", "on_train_batch_end"} <= vars(end).keys()
+    assert len(given.callbacks) == 4
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_only_the_first_process_leaves_files(
+    is_first: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    split = simulated((70, 30))
+    monkeypatch.setattr(Split, "is_first", is_first)
+    with split.scope():
+        model = build(normalised=False)
+    model.save(tmp_path / "0.keras")
+    model.save_weights(tmp_path / "1.weights.h5")
+    keras.saving.save_model(model, tmp_path / "2.keras")
+    keras.models.save_model(model=model, filepath=tmp_path / "3.keras")
+    model.export(tmp_path / "4", verbose=False)
+    model.export(filepath=str(tmp_path / "5"), verbose=False)
+    assert len(list(tmp_path.iterdir())) == 6 * is_first
 
 
 @pytest.mark.full  # three processes
@@ -58,7 +99,14 @@ def test_fit_over_hosts_is_that_of_one_device(tmp_path: Path) -> None:
         assert item["sync_s"] >= 0.008
     # The first process writes; the others have taken part.
     written = {path.name for path in (tmp_path / "by-0").iterdir()}
-    assert written == {"best.keras", "log.csv", "backup", "saved.keras"}
+    assert written == {
+        "best.keras",
+        "log.csv",
+        "backup",
+        "saved.keras",
+        "saved-too.keras",
+        "exported",
+    }
     assert not any(list((tmp_path / f"by-{rank}").iterdir()) for rank in (1, 2))
     said = done.stdout
     for label in ("alpha:0", "alpha:1", "beta:0"):

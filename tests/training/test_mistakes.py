@@ -116,9 +116,21 @@ def test_a_later_nan_is_told_when_the_training_ends() -> None:
     x, y = one_hot(200)
     x[190] = np.nan
     split, model = dense("mse")
-    texts = told(lambda: split.fit(model, x, y, shuffle=False, verbose=0))
-    assert [text for text in texts if text.startswith("the loss is NaN or infinite: ")]
-    assert not [text for text in texts if "mean over samples" in text]
+    with split.scope():
+        other = compiled(keras.models.clone_model(model), "mse")
+        other.name = "other"
+    for one in (model, other):
+        texts = told(lambda one=one: split.fit(one, x, y, shuffle=False, verbose=0))
+        start = f"the loss of the model {one.name} is NaN or infinite: look for NaN "
+        assert [text for text in texts if text.startswith(start)]
+        assert not [text for text in texts if "mean over samples" in text]
+
+
+def test_nan_that_the_check_has_found_is_not_told_again_at_the_end() -> None:
+    x, y = one_hot(200)
+    split, model = dense("mae")
+    (text,) = told(lambda: split.fit(model, x * np.nan, y, verbose=0))
+    assert text.startswith(f"the loss of the model {model.name}, or its gradient, is ")
 
 
 def test_after_nan_a_step_is_tried_again_only_with_finite_weights() -> None:

@@ -258,6 +258,20 @@ def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
         fit(weighed, sample_weight=weights)
 
 
+def test_what_failed_is_not_counted_by_the_losses() -> None:
+    from gpubalance.training.pipelined_steps import uncounted
+
+    inputs, labels = of_two(8)
+    model = of_all_kinds()
+    model.evaluate(inputs, labels, verbose=0)
+    loss = model._compile_loss
+    before = [float(metric.result()) for metric in loss.metrics]
+    with refused("no memory", MemoryError), uncounted(model):
+        loss(labels, model({name: -values for name, values in inputs.items()}))
+        raise MemoryError("no memory")
+    assert [float(metric.result()) for metric in loss.metrics] == before
+
+
 def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     inputs, labels = of_two(_SAMPLES)
     result = cut(two_in_two_out())

@@ -9,6 +9,7 @@ import pytest
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
+from gpubalance.results.layers import Layers
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import JointProfile
@@ -18,6 +19,7 @@ from gpubalance.training.ensemble import Ensemble
 from gpubalance.training.split import Split, load_layers, load_plan
 from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import QUICK, devices_of
+from tests.render.samples import DATA
 from tests.support.known import known
 from tests.support.told import refused, warned
 from tests.training.models import classifier
@@ -66,6 +68,17 @@ def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
     no_profile = r"can't read no\.toml: .*\n  → simulate takes the file of a profile"
     with refused(no_profile, UsageError):
         Split(batches=[8, 4], simulate="no.toml")
+
+
+def test_a_simulated_result_that_is_no_file_is_told_by_what_it_is() -> None:
+    cut = Layers.model_validate_json((DATA / "pair-layers.json").read_text())
+    kinds: Any = {
+        "the plan": (load_plan, planned()),
+        "the result of gpubalance layers": (load_layers, cut),
+    }
+    for what, (load, result) in kinds.items():
+        with warned(rf"^{what} is for simulated devices \(GPU:0 "):
+            load(result)
 
 
 def test_nothing_is_no_result() -> None:

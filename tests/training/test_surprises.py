@@ -20,7 +20,7 @@ from gpubalance.training.split import Split, load_plan
 from tests.jobs.probes import devices_of
 from tests.support.altered import altered
 from tests.support.known import known
-from tests.support.late import layers, losses, ops, tf
+from tests.support.late import keras, layers, losses, ops, tf
 from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
@@ -61,7 +61,9 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     (text,) = told(lambda: split.fit(model, X, Y, verbose=0))
     assert "train.py:small (the model small with 648 parameters), but this" in text
     own = "--model FILE.py:FUNCTION --data FILE.py:FUNCTION --global-batch 240 -o NEW.json"
-    balance = f"gpubalance balance --simulate PROFILE.toml {own} finds its split"
+    balance = (
+        f"gpubalance balance --simulate PROFILE.toml --gpus 0 1 {own} finds its split"
+    )
     assert f"163 parameters: {balance}, if FUNCTION in FILE.py " in text
     assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
 
@@ -103,6 +105,39 @@ def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
     assert text(step=(("MatMul", 5), ("others", 100))) == ""
     fewer = text(step=(("MatMul", 5), ("others", 99)))
     assert "(operations: MatMul 5, others 99) than" in fewer
+
+
+@pytest.mark.parametrize(
+    ("hosts", "by", "simulate", "words"),
+    [
+        (("a", "b"), "command", 1, "--simulate 1 --hosts a,b --gpus a:0 b:0"),
+        (("a", "b"), "ray", 1, "--simulate 1 --hosts ray --gpus a:0 b:0"),
+        (("a", "b"), None, None, "--hosts a,b --gpus a:0 b:0"),
+        # The profile itself has the hosts, on this machine.
+        (("a", "b"), None, "two", "--simulate two --gpus a:0 b:0"),
+        ((None, None), None, None, "--gpus 0 0"),
+    ],
+)
+def test_the_command_for_another_plan_names_hosts_and_devices(
+    hosts: tuple[str | None, ...], by: str | None, simulate: Any, words: str
+) -> None:
+    from gpubalance.training.measured import balance_command, plan_mismatch_text
+
+    made = plan_of_small(model="train.py:small")
+    devices = []
+    for device, host in zip(made.devices, hosts, strict=True):
+        is_simulated = simulate is not None
+        devices.append(altered(device, index=0, host=host, simulated=is_simulated))
+    of_adam = altered(known(made.model), parameters=163, optimizer=ADAM)
+    made = altered(made, devices=tuple(devices), reached_by=by, model=of_adam)
+    start = f"gpubalance balance {words} --model "
+    assert balance_command(made, simulate).startswith(start)
+    model = compiled(keras.Sequential(dense(), name="small"))
+    model.optimizer.build(model.trainable_variables)  # as fit does
+    text = plan_mismatch_text(made, model, simulate, file="plan.json")
+    assert (
+        f": {start}train.py:small --global-batch 240 -o plan.json --overwrite" in text
+    )
 
 
 def test_steps_of_another_size_are_told_once() -> None:
