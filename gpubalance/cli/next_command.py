@@ -117,7 +117,9 @@ def resuming(arguments: Sequence[str], without: str | None) -> str:
             words.append(argument)
         before = argument
     if "--resume" not in words:
-        words.append("--resume")
+        # At the end, --gpus would take the commands file of a queue for one more device.
+        name = next(word for word in words if word in COMMANDS)
+        words.insert(words.index(name) + 1, "--resume")
     return _line(*words)
 
 
