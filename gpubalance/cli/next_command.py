@@ -36,12 +36,18 @@ def command(
     words += [device.called for device in devices]
     words += split
     usual = type(settings)(model=default_model(simulated=devices[0].simulated))
+    return _line(*words, *options_of(settings, usual))
+
+
+def options_of(settings: Settings, usual: Settings) -> list[str]:
+    """The options that ask for these settings where they differ from the usual ones."""
+    words = []
     for field, value in settings:
         if value != getattr(usual, field):
             words.append(f"--{field.replace('_', '-')}")
             if value is not True:
                 words.append(f"{value:g}" if isinstance(value, float) else str(value))
-    return _line(*words)
+    return words
 
 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
