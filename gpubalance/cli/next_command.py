@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpubalance.cli.command import COMMANDS
 from gpubalance.cli.own_code import as_data
+from gpubalance.numbers.units import all_digits
 from gpubalance.settings.choices import default_model, names_file_or_code
 from gpubalance.text import clean_lines
 
@@ -46,7 +47,9 @@ def options_of(settings: Settings, usual: Settings) -> list[str]:
         if value != getattr(usual, field):
             words.append(f"--{field.replace('_', '-')}")
             if value is not True:
-                words.append(f"{value:g}" if isinstance(value, float) else str(value))
+                words.append(
+                    all_digits(value) if isinstance(value, float) else str(value)
+                )
     return words
 
 

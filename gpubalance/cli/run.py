@@ -9,6 +9,7 @@ from pydantic import Field
 
 from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, request_fields
 from gpubalance.errors import BadInput, PlanMismatch, UsageError
+from gpubalance.numbers.units import all_digits
 from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.record import Record, split_option
@@ -222,11 +223,12 @@ def _refuse_time_scale(plan: Plan, time_scale: float) -> None:
         return
     was = "without --time-scale"
     if plan.settings.time_scale != 1:
-        was = f"with --time-scale {plan.settings.time_scale:g}"
+        was = f"with --time-scale {all_digits(plan.settings.time_scale)}"
+    asked = f"--time-scale {all_digits(time_scale)}"
     raise PlanMismatch(
-        f"the plan was measured {was}, not with --time-scale {time_scale:g}",
+        f"the plan was measured {was}, not with {asked}",
         remedy="leave out --time-scale: the plan sets it. Or make a plan with "
-        f"--time-scale {time_scale:g}\n{_FORCE}",
+        f"{asked}\n{_FORCE}",
     )
 
 

@@ -172,7 +172,7 @@ def test_the_next_command_has_the_settings_that_were_checked() -> None:
         f"--simulate {QUICK_PAIR} --gpus 1 0 --model small --precision float32 --xla "
     )
     asked += "--input host --all-reduce one-device --pack-bytes 4096 --gradients bf16"
-    asked += " --time-scale 2"
+    asked += " --time-scale 1.2345678"
     done = here("check", *asked.split(), code=0)
     assert done.stdout.endswith(f"\nnext: gpubalance balance {asked}\n")
 
