@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -101,7 +102,7 @@ def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
             f"{split.plan} is a plan for simulated devices, and this run would use "
             "GPUs",
             remedy="name their profile: gpubalance run --simulate PROFILE.toml --plan "
-            f"{split.plan}\n--force runs the plan on this machine's GPUs",
+            f"{shlex.quote(str(split.plan))}\n--force runs the plan on this machine's GPUs",
         )
     return plan
 
@@ -206,9 +207,9 @@ class GivenSplit(Record):
         """
         unnamed = []
         if names_file_or_code(planned.model) and not named.model:
-            unnamed.append(f"--model {planned.model}")
+            unnamed.append(f"--model {shlex.quote(planned.model)}")
         if planned.data and not named.data:
-            unnamed.append(f"--data {planned.data}")
+            unnamed.append(f"--data {shlex.quote(planned.data)}")
         if unnamed:
             raise BadInput(
                 f"{self.plan} needs your own code, and gpubalance does not run code or "
