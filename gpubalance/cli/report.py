@@ -128,7 +128,8 @@ def report(results: Results, wanted: ReportOptions) -> None:
         say(csv_text(subjects), sys.stdout)
     elif not is_drawn and wanted.share is None:
         say("\n\n".join(map(_summary, subjects)), sys.stdout)
-        say(_CAN_WRITE, sys.stderr)
+        if not wanted.quiet:
+            say(_CAN_WRITE, sys.stderr)
 
 
 def _check_written(

@@ -95,6 +95,7 @@ def test_without_an_option_it_prints_what_each_command_printed() -> None:
     assert second.startswith("each device alone: ")
     writes = "a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
     assert done.stderr == f"\nit can write {writes}\n"
+    assert here("report", "-q", str(samples.RUN), code=0).stderr == ""
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(
