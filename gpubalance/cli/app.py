@@ -287,8 +287,9 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     A fault of the machine must be fixed first. A time limit that was too short is left out of the
     command. What a shell has opened, by `<(…)`, can't be named.
     """
-    is_opened = any(argument.startswith(_OPENED) for argument in arguments)
-    if not isinstance(error, EnvironmentFault) and not is_opened:
+    if RESUME not in error.remedy or isinstance(error, EnvironmentFault):
+        return
+    if not any(argument.startswith(_OPENED) for argument in arguments):
         without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
         error.remedy = error.remedy.replace(
             RESUME, f"{RESUME}:\n{resuming(arguments, without)}"

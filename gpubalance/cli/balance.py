@@ -116,14 +116,18 @@ def write_script(
     """
     place, _, build = plan.settings.model.rpartition(":")
     data_place, _, data = (plan.settings.data or "").rpartition(":")
-    files = [file for file in (place, data_place) if file.endswith(".py")]
-    folders = {str(Path(file).parent) for file in files}
+    places = (place, data_place)
+    files = [file for file in places if file.endswith(".py")]
+    folders = sorted({str(Path(file).parent) for file in files})
+    if len(files) < len(places) and "." not in folders:
+        # For a module. Last, so that no file here has the name of one that was given by its path.
+        folders.append(".")
     text = _SCRIPT.format(
         build=build,
         data=data,
         place=place,
         start=os.path.relpath(Path.cwd(), path.resolve().parent),
-        folders=sorted(folders) or ["."],
+        folders=folders,
         made=made_in_a_script(plan, simulate, plan_file),
         model_module=_module(place),
         data_module=_module(data_place),

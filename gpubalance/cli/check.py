@@ -55,8 +55,11 @@ def check(
 
 
 def _balance(gpus: Devices, settings: Settings) -> str:
-    """The command that balances the model: on simulated devices where no GPU can be used."""
-    from gpubalance.cli.next_command import program
+    """The command that balances the model with these settings.
+
+    It takes simulated devices where no GPU can be used.
+    """
+    from gpubalance.cli.next_command import options_of, program
 
     words = []
     simulate = gpus.simulate
@@ -66,9 +69,7 @@ def _balance(gpus: Devices, settings: Settings) -> str:
         words += ["--simulate", simulate]
     if gpus.gpus:
         words += ["--gpus", *gpus.gpus]
-    words += ["--model", settings.model]
-    if settings.data:
-        words += ["--data", settings.data]
+    words += options_of(settings, Settings())
     return f"{program()} balance {shlex.join(words)}"
 
 

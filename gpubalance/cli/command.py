@@ -148,7 +148,9 @@ def as_typed(option: TyperOption, value: Any) -> Any:
     values = value if isinstance(value, list | tuple) else [value]
     # No command line can hold a zero byte, and a path with one can't even be looked for.
     texts = [str(value).replace("\0", "") for value in values]
-    return texts if option.multiple else " ".join(texts)
+    if option.multiple:
+        return texts or [""]  # an empty list is no default: it is refused as --gpus ""
+    return " ".join(texts)
 
 
 def _show_help(ctx: typer.Context, wanted: bool) -> None:

@@ -31,12 +31,16 @@ Others = Annotated[
 def _per_cent(text: str) -> str:
     """The number of per cent.
 
-    `0.05` without a sign is refused: some read it as 5 %, others as 0.05 %.
+    One between 0 and 1 without a sign is refused: some read `0.05` as 5 %, others as 0.05 %.
     """
     number = text.strip("% ")
-    if text.startswith("0.") and number == text.strip():
+    try:
+        value = float(number)
+    except ValueError:  # the field refuses it
+        return number
+    if 0 < value < 1 and number == text.strip():
         raise ValueError(
-            f"{text} needs a unit: did you mean {text}% or {float(text):.0%}?"
+            f"{number} needs a unit: did you mean {number}% or {100 * value:g}%?"
         )
     return number
 

@@ -16,7 +16,7 @@ def devices(
     selected: Annotated[Devices, Without("gpus")],
 ) -> None:
     """Example: gpubalance devices"""
-    from gpubalance.cli.output import Output
+    from gpubalance.cli.output import Output, width
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.hosts import connect_hosts
     from gpubalance.jobs.devices import Listing, Listings, list_devices, list_devices_of
@@ -32,7 +32,7 @@ def devices(
             return hosts_text(readings)
         if result.nvidia:
             return gpus_text(result.nvidia)
-        return simulated_text(result.simulated or ())
+        return simulated_text(result.simulated or (), width())
 
     output = Output(reporting, text, shows_progress=False)
     hosts = connect_hosts(selected.hosts, selected.via)

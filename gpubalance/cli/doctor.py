@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from gpubalance.cli.options import Devices, Unwatched
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import EnvironmentFault
+from gpubalance.numbers.units import all_digits
 from gpubalance.settings.settings import Settings
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def doctor(
             words = []
             if gpus.simulate is not None:
                 words += ["--simulate", gpus.simulate]
-                words += ["--time-scale", f"{gpus.time_scale:g}"]
+                words += ["--time-scale", all_digits(gpus.time_scale)]
             if model is not None:
                 words += ["--model", model]
             result = doctor_of(hosts, words, gpus.gpus, progress)

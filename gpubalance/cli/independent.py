@@ -48,7 +48,6 @@ class OwnModels(Record):
         Raises UsageError for a single device, and unless there are a batch and a model for each.
         """
         from gpubalance.jobs.saved import sensible_batch
-        from gpubalance.settings.batch_split import shares_of
 
         fields = request_fields(machine, gpus, settings, minimum=2)
         devices = fields["devices"]
@@ -63,11 +62,15 @@ class OwnModels(Record):
         models *= len(devices) // len(models)
         own_settings = [common.model_copy(update={"model": model}) for model in models]
         batches = self.batches or tuple(map(sensible_batch, devices, own_settings))
-        split = shares_of(batches, (), len(devices), order="--gpus")
+        if len(batches) != len(devices):
+            raise UsageError(
+                f"batches: {len(batches)} given for {len(devices)} devices",
+                remedy="give one whole number per device, in --gpus order",
+            )
         names = " ".join(dict.fromkeys(models))
         fields["settings"] = common.model_copy(update={"model": names})
         return IndependentRequest(
-            **fields, batches=split.batches, models=models, measuring=measuring
+            **fields, batches=batches, models=models, measuring=measuring
         )
 
 

@@ -59,7 +59,7 @@ def launch(
     if plan.suffix == ".py" and script.suffix == ".json":
         raise UsageError(
             "the plan comes first, then the script",
-            remedy=f"gpubalance launch {script} {plan}",
+            remedy=f"gpubalance launch {shlex.join([str(script), str(plan)])}",
         )
     planned = read_record(plan, Plan)
     reach_planned(planned, devices.hosts, devices.via)

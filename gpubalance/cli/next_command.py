@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpubalance.cli.command import COMMANDS
 from gpubalance.cli.own_code import as_data
+from gpubalance.numbers.units import all_digits
 from gpubalance.settings.choices import default_model, names_file_or_code
 from gpubalance.text import clean_lines
 
@@ -36,12 +37,20 @@ def command(
     words += [device.called for device in devices]
     words += split
     usual = type(settings)(model=default_model(simulated=devices[0].simulated))
+    return _line(*words, *options_of(settings, usual))
+
+
+def options_of(settings: Settings, usual: Settings) -> list[str]:
+    """The options that ask for these settings where they differ from the usual ones."""
+    words = []
     for field, value in settings:
         if value != getattr(usual, field):
             words.append(f"--{field.replace('_', '-')}")
             if value is not True:
-                words.append(f"{value:g}" if isinstance(value, float) else str(value))
-    return _line(*words)
+                words.append(
+                    all_digits(value) if isinstance(value, float) else str(value)
+                )
+    return words
 
 
 def uses(plan: Plan, simulate: str | None, path: Path | None) -> Following:
@@ -117,7 +126,9 @@ def resuming(arguments: Sequence[str], without: str | None) -> str:
             words.append(argument)
         before = argument
     if "--resume" not in words:
-        words.append("--resume")
+        # At the end, --gpus would take the commands file of a queue for one more device.
+        name = next(word for word in words if word in COMMANDS)
+        words.insert(words.index(name) + 1, "--resume")
     return _line(*words)
 
 

@@ -5,6 +5,7 @@ A field becomes an option by `settings.record.option`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -19,6 +20,7 @@ from pydantic import ValidationError
 from gpubalance.cli import complete
 from gpubalance.errors import BadInput, UsageError
 from gpubalance.settings.record import Record, fault_text
+from gpubalance.text import clean
 
 Command = Callable[..., Any]
 
@@ -58,6 +60,7 @@ def with_options(command: Command, common: Command) -> Command:
         for name, (record, fields) in records.items():
             typed = {field: values.pop(field) for field in fields}
             arguments[name] = _made(command.__name__, record, typed)
+        _refuse_one_file_for_two(arguments)
         for name, value in values.items():
             if name not in unseen:
                 arguments[name] = value
@@ -70,6 +73,27 @@ def with_options(command: Command, common: Command) -> Command:
     # What inspect, and so Typer, sees
     vars(called)["__signature__"] = Signature(keywords)
     return called
+
+
+def _refuse_one_file_for_two(arguments: Mapping[str, Any]) -> None:
+    """Raises UsageError if two options name one file to write: the later would replace the earlier.
+
+    TensorBoard reads several kinds of files from one folder, so options may share a folder.
+    """
+    written: dict[str, tuple[str, str]] = {}
+    for record in arguments.values():
+        for name, value in record:
+            shown: Any = type(record).model_fields[name].json_schema_extra
+            if value is None or not shown or shown["value"] not in ("FILE", "DIR"):
+                continue
+            flag = shown["flags"][-1]
+            path = os.path.realpath(value)
+            before, kind = written.setdefault(path, (flag, shown["value"]))
+            if before != flag and "FILE" in (kind, shown["value"]):
+                raise UsageError(
+                    f"{before} and {flag} both write {clean(str(value))}",
+                    remedy=f"give another {flag}",
+                )
 
 
 def _record(annotation: Any) -> tuple[type[Record], list[str]] | None:

@@ -128,7 +128,8 @@ def report(results: Results, wanted: ReportOptions) -> None:
         say(csv_text(subjects), sys.stdout)
     elif not is_drawn and wanted.share is None:
         say("\n\n".join(map(_summary, subjects)), sys.stdout)
-        say(_CAN_WRITE, sys.stderr)
+        if not wanted.quiet:
+            say(_CAN_WRITE, sys.stderr)
 
 
 def _check_written(
@@ -201,15 +202,19 @@ def _draw(subjects: Sequence[ReportSubject], wanted: ReportOptions) -> list[str]
 def _pictures(
     subjects: Sequence[ReportSubject], charts: Sequence[Charts], folder: Path
 ) -> dict[Path, bytes]:
-    """Each chart by its path: `plan-curves.png`, with a number if several results have one name."""
+    """Each chart by its path: `plan-curves.png`, numbered if an earlier result has the name."""
     from gpubalance.render.report.charts.chart import WIDE
 
     pictures: dict[Path, bytes] = {}
-    stems: list[str] = []
+    names: set[str] = set()
     for subject, its_charts in zip(subjects, charts, strict=True):
         stem = re.sub(r"[^\w.-]+", "-", Path(subject.name).stem)[:60]
-        name = f"{stem}-{len(stems) + 1}" if stem in stems else stem
-        stems.append(stem)
+        name = stem
+        number = 2
+        while name in names:
+            name = f"{stem}-{number}"
+            number += 1
+        names.add(name)
         for chart in its_charts.drawn:
             pictures[folder / f"{name}-{chart.id}.png"] = chart.png(WIDE)
     return pictures

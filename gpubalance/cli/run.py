@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,6 +10,7 @@ from pydantic import Field
 
 from gpubalance.cli.options import Devices, Epoch, Reporting, RunControl, request_fields
 from gpubalance.errors import BadInput, PlanMismatch, UsageError
+from gpubalance.numbers.units import all_digits
 from gpubalance.settings.choices import DEFAULT_BATCH, names_file_or_code
 from gpubalance.settings.measuring import Measuring
 from gpubalance.settings.record import Record, split_option
@@ -100,7 +102,7 @@ def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
             f"{split.plan} is a plan for simulated devices, and this run would use "
             "GPUs",
             remedy="name their profile: gpubalance run --simulate PROFILE.toml --plan "
-            f"{split.plan}\n--force runs the plan on this machine's GPUs",
+            f"{shlex.quote(str(split.plan))}\n--force runs the plan on this machine's GPUs",
         )
     return plan
 
@@ -205,9 +207,9 @@ class GivenSplit(Record):
         """
         unnamed = []
         if names_file_or_code(planned.model) and not named.model:
-            unnamed.append(f"--model {planned.model}")
+            unnamed.append(f"--model {shlex.quote(planned.model)}")
         if planned.data and not named.data:
-            unnamed.append(f"--data {planned.data}")
+            unnamed.append(f"--data {shlex.quote(planned.data)}")
         if unnamed:
             raise BadInput(
                 f"{self.plan} needs your own code, and gpubalance does not run code or "
@@ -222,11 +224,12 @@ def _refuse_time_scale(plan: Plan, time_scale: float) -> None:
         return
     was = "without --time-scale"
     if plan.settings.time_scale != 1:
-        was = f"with --time-scale {plan.settings.time_scale:g}"
+        was = f"with --time-scale {all_digits(plan.settings.time_scale)}"
+    asked = f"--time-scale {all_digits(time_scale)}"
     raise PlanMismatch(
-        f"the plan was measured {was}, not with --time-scale {time_scale:g}",
+        f"the plan was measured {was}, not with {asked}",
         remedy="leave out --time-scale: the plan sets it. Or make a plan with "
-        f"--time-scale {time_scale:g}\n{_FORCE}",
+        f"{asked}\n{_FORCE}",
     )
 
 

@@ -63,6 +63,11 @@ def _scaled(value: float, units: Units) -> str:
     return f"{three_digits(value / scale)} {name}"
 
 
+def all_digits(value: float) -> str:
+    """A number as an option takes it, not rounded: `8`, `1.2345678`."""
+    return repr(value).removesuffix(".0")
+
+
 def format_bytes(size: int | None) -> str:
     """`9.72 GiB`; `n/a` for an unknown size."""
     if size is None:

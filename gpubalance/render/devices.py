@@ -71,11 +71,11 @@ def _remedy(gpu: Gpu) -> list[str]:
     return prose(known.remedy, WIDTH, f"{_INDENT}→ ") if known else []
 
 
-def simulated_text(devices: Sequence[Device]) -> str:
-    """One row for each simulated device, with its profile."""
+def simulated_text(devices: Sequence[Device], width: int = WIDTH) -> str:
+    """One row, or a sentence if rows are too wide, for each simulated device with its profile."""
     heads = ("device", "name", "a step takes", "memory", "base", "per sample")
     rows = [heads, *map(_simulated_row, devices)]
-    return "\n".join(table(rows, left=(0, 1, 2)))
+    return "\n".join(table(rows, left=(0, 1, 2), width=width))
 
 
 def _simulated_row(device: Device) -> tuple[str, ...]:

@@ -166,6 +166,17 @@ def test_a_balance_says_it_before_it_measures_and_with_a_kept_probe() -> None:
     assert first.count(says) == again.count(says) == 1
 
 
+@pytest.mark.usefixtures("stand_in")
+def test_the_next_command_has_the_settings_that_were_checked() -> None:
+    asked = (
+        f"--simulate {QUICK_PAIR} --gpus 1 0 --model small --precision float32 --xla "
+    )
+    asked += "--input host --all-reduce one-device --pack-bytes 4096 --gradients bf16"
+    asked += " --time-scale 1.2345678"
+    done = here("check", *asked.split(), code=0)
+    assert done.stdout.endswith(f"\nnext: gpubalance balance {asked}\n")
+
+
 @pytest.mark.usefixtures("in_process")
 def test_without_a_model_there_is_nothing_to_check() -> None:
     assert "→ --model train.py:build" in here("check", code=2).stderr

@@ -25,6 +25,12 @@ def test_without_nvml_one_line_says_so_and_offers_the_way_on() -> None:
     assert "no NVIDIA driver" in json.loads(listed.stdout)["nvidia"]["problem"]
 
 
+def test_simulated_devices_fit_in_80_columns() -> None:
+    lines = here("devices --simulate gtx1080ti-gtx1080", code=0).stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].startswith("GPU:0: name GeForce GTX 1080 Ti, a step takes 49.0 ms ")
+
+
 def test_the_gpus_are_listed_with_why_they_can_not_be_used(tmp_path: Path) -> None:
     """The GPUs are listed with why they can not be used and a lost one can not be named.
 

@@ -119,7 +119,7 @@ def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
     words = ("probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json")
     done = here(*words, code=8, environment=slowly)
     assert "the time limit of 4 s passed" in done.stderr
-    continues = r"--resume continues it:\n +.*gpubalance probe .* --json --resume\n"
+    continues = r"--resume continues it:\n +.*gpubalance probe --resume .* --json\n"
     assert re.search(continues, done.stderr)
     assert "--time-limit 4 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False

@@ -188,6 +188,14 @@ def test_resume_counts_no_success_of_an_earlier_queue(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
+def test_the_resume_command_that_a_queue_prints_can_be_run(tmp_path: Path) -> None:
+    asked = (*PAIR, "-q", "--gpus", "0", "1", written(tmp_path, "[ -e mended ]"))
+    done = here("queue", *asked, code=6, cwd=tmp_path)
+    (tmp_path / "mended").touch()
+    printed = done.stderr.splitlines()[-1].strip()
+    here(printed.removeprefix("gpubalance "), code=0, cwd=tmp_path)
+
+
 def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
     for first, more, says in (
         ("false", "", "fix them; --resume"),

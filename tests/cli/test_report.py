@@ -39,6 +39,23 @@ def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
     assert len(page.read_text(encoding="utf-8")) < len(html)
 
 
+def test_charts_of_results_with_confusable_names_are_all_written(
+    tmp_path: Path,
+) -> None:
+    """Neither a number that a name got nor one that it has loses a chart, nor a cut name."""
+    (tmp_path / "d").mkdir()
+    long = 70 * "n"
+    names = ("a", "d/a", "d/a-2", f"{long}1", f"{long}2")
+    paths = [tmp_path / f"{name}.json" for name in names]
+    for path in paths:
+        shutil.copy(samples.RUN, path)
+    report(paths, ReportOptions(png=tmp_path / "charts", quiet=True))
+    written = {path.name for path in (tmp_path / "charts").glob("*-step.png")}
+    cut = long[:60]
+    stems = ("a", "a-2", "a-2-2", cut, f"{cut}-2")
+    assert written == {f"{stem}-step.png" for stem in stems}
+
+
 def test_tables_go_to_stdout_beside_pictures(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -78,6 +95,7 @@ def test_without_an_option_it_prints_what_each_command_printed() -> None:
     assert second.startswith("each device alone: ")
     writes = "a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
     assert done.stderr == f"\nit can write {writes}\n"
+    assert here("report", "-q", str(samples.RUN), code=0).stderr == ""
 
 
 def test_without_the_extra_the_error_says_how_to_install_it(

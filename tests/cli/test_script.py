@@ -88,12 +88,14 @@ def test_the_printed_lines_have_the_names_that_were_given(
 @pytest.mark.usefixtures("forked")
 @cases(
     "build, data, ends",
-    ("build", "arrays", ""),
-    pytest.param("build", "made", "", marks=pytest.mark.full),
-    ("bare", "made", "compile the model in bare"),
+    (f"{FILE}:build", f"{FILE}:arrays", ""),
+    (f"{FILE}:build", "my.code.train:arrays", ""),
+    pytest.param(f"{FILE}:build", f"{FILE}:made", "", marks=pytest.mark.full),
+    (f"{FILE}:bare", f"{FILE}:made", "compile the model in bare"),
 )
 def test_the_script_runs_as_is(project: Path, build: str, data: str, ends: str) -> None:
-    made = planned(f"my/code/train.py:{build}", f"my/code/train.py:{data}")
+    Path("train.py").write_text("not to be imported")
+    made = planned(build, data)
     Path("plan.json").write_text(made.model_dump_json())
     Path("scripts").mkdir()
     script = Path("scripts/go.py")

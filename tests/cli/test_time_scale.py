@@ -95,9 +95,9 @@ def test_a_time_scale_slows_all_of_the_profile_and_is_kept_with_the_result(
     # The plan knows it
     run = here("run", *TINY_PAIR, "--plan", "plan.json", *SHORT, "--json", code=0)
     assert json.loads(run.stdout)["settings"]["time_scale"] == 8.0
-    other = ("--time-scale", "2", "--plan", "plan.json")
+    other = ("--time-scale", "8.0000001", "--plan", "plan.json")
     refused = here("run", *TINY_PAIR, *other, code=7).stderr
-    assert "measured with --time-scale 8, not with --time-scale 2\n" in refused
+    assert "measured with --time-scale 8, not with --time-scale 8.0000001\n" in refused
     split = gpubalance.load_plan("plan.json", simulate=QUICK_PAIR)
     assert split.batches == slow.split.without_idle.batches
 

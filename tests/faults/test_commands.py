@@ -154,7 +154,9 @@ def test_30_a_fresh_balance_goes_on_with_its_interrupted_probe(tmp_path: Path) -
         *_, told, line = lines_until(fresh, "^  gpubalance ")
         assert fresh.wait(timeout=60) == 130
     assert told == "interrupted: --resume continues it:"
-    assert line == f"  gpubalance {' '.join(SHORT_BALANCE)} --fresh --resume"
+    assert (
+        line == f"  gpubalance balance --resume {' '.join(SHORT_BALANCE[1:])} --fresh"
+    )
     trained.unlink()
     again = machine.runs_apart(*shlex.split(line)[1:], "--json")
     assert "continuing an unfinished measurement" in again.stderr

@@ -13,9 +13,12 @@ from typing import Any
 
 import pytest
 
+from gpubalance.results.plan import Plan
+from gpubalance.results.records import read_record
 from gpubalance.system.files import read_toml
 from tests.cli.program import QUICK_PAIR, ROOT
 from tests.render.samples import BALANCE, PROBE
+from tests.support.altered import altered
 from tests.support.in_process import ESCAPE, Program
 
 NAMES = {
@@ -29,6 +32,9 @@ REFUSED = read_toml(Path(__file__).with_name("refused.toml"), "table of refusals
 NO_TEXT = "'\udc80.py:build'"  # which TOML can't have
 said = f"--model {NO_TEXT[1:-1]!a} should be a valid string"
 REFUSED["run --simulate {quick} --quiet"].append((f"--model {NO_TEXT}", 2, said))
+PLAN = read_record(BALANCE, Plan)
+OF_CODE = altered(PLAN.settings, model="my net.py:build", data="my net.py:data")
+PLAN_OF_CODE = altered(PLAN, settings=OF_CODE)
 ROWS: list[Any] = []
 for command, rows in REFUSED.items():
     ROWS += [(f"{command} {words}", *expected) for words, *expected in rows]
@@ -41,6 +47,7 @@ def test_26_27_31_32_34_one_line(
     """What is wrong gets one line that says what is right."""
     line, code, says = row
     shutil.copy(BALANCE, "plan.json")
+    Path("my plan.json").write_text(PLAN_OF_CODE.model_dump_json())
     shutil.copy(PROBE, "probe.json")
     Path("estimate.json").write_text('{"kind": "balance-estimate"}')
     Path("configs").mkdir()

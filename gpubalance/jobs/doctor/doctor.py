@@ -244,7 +244,8 @@ def doctor(
     """Checks the machine. Faults are listed in the checkup, never raised.
 
     Without a usable GPU the work is tried on plain CPU devices, and with `simulated` ones on these.
-    Raises UsageError for a device that is not here, and Interrupted with the checks so far.
+    Raises UsageError for a GPU that is not among those here, and Interrupted with the checks so
+    far. If no GPU can be read at all, the failure of the driver's check says why instead.
     """
     patient = Patient(watch)
     findings: list[Finding] = []
