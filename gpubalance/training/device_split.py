@@ -201,7 +201,7 @@ class DeviceSplit(Trainer):
         here = self.devices
         if self._cluster is not None:
             here = (self.devices[self._cluster.rank],)
-        names = take_names(here)
+        names = take_names(here, joins=self._cluster is not None)
         # It waits there for the other processes
         reports.note(awaited=self._cluster is not None)
         replicas = replicas_on(
