@@ -8,6 +8,7 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,7 +51,16 @@ class EventLog:
         """Raises TensorFlow's error for a folder that can't be written."""
         # The error of `makedirs` names the folder, a writer's does not.
         tf.io.gfile.makedirs(log_dir)
-        self._writer = tf.summary.create_file_writer(os.fspath(log_dir))
+        self._log_dir = log_dir
+
+    @cached_property
+    def _writer(self) -> Any:
+        """TensorFlow's writer, made at the first write.
+
+        It starts TensorFlow's runtime, and a script may make its monitor before the split's scope,
+        which sets TensorFlow up.
+        """
+        return tf.summary.create_file_writer(os.fspath(self._log_dir))
 
     def write(self, step: int, values: Mapping[str, float | str | None]) -> None:
         """Writes what is known, numbers as scalars and text as text."""
