@@ -240,9 +240,10 @@ class Split(DeviceSplit):
 
         Raises UsageError for `noise` on one device without micro-batches: two parts of a batch are
         the least that tell it. Raises EnvironmentFault for a file that can't be written, as
-        TensorFlow raises an error for a folder.
+        TensorFlow raises an error for a folder. Of several processes only the first one writes, and
+        checks that.
         """
-        check_monitor(self.shares, every, noise)
+        check_monitor(self.shares, every, noise, writes=self.is_first)
         from gpubalance.training.monitor import Monitor
 
         return Monitor(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -54,12 +55,15 @@ def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> No
         load_plan(plan_of_three)
 
 
-def test_of_several_processes_the_first_one_writes() -> None:
+def test_of_several_processes_the_first_one_writes(tmp_path: Path) -> None:
     devices, shares = devices_of(QUICK, QUICK), BatchSplit((4, 4))
     for rank, is_first in ((0, True), (1, False)):
         cluster = Cluster(addresses=("a:1", "b:2"), rank=rank)
         split = Split.of(devices, shares, JointProfile(), cluster=cluster)
         assert split.is_first == is_first
+        no_file = refused("is not a file in a folder that", EnvironmentFault)
+        with no_file if is_first else nullcontext():
+            split.monitor(noise=tmp_path / "missing" / "noise.json")
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:
