@@ -158,9 +158,24 @@ def batched(*arrays: Any) -> tuple[Any]:
     return (tf.data.Dataset.from_tensor_slices(arrays).batch(100),)
 
 
+class Series:
+    """An array as pandas has it: without `flat`."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.array(values, object)
+        self.dtype, self.shape = self._values.dtype, self._values.shape
+        self.size = self._values.size
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self._values
+
+
 def test_labels_and_inputs_that_are_text_are_named() -> None:
     split, model = in_split()
-    labels = (X, NAMES), (X, NAMES.astype(object)), (X, list(NAMES)), batched(X, NAMES)
+    labels: list[Any] = [
+        (X, kind) for kind in (NAMES, NAMES.astype(object), list(NAMES))
+    ]
+    labels += [(X, Series(NAMES)), batched(X, NAMES)]
     for given in labels:
         with refused(r"the labels \(y\) are text\n.*number them"):
             split.fit(model, *given, verbose=0)
