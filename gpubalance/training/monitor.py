@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
+from gpubalance.engine.user_functions import warn_user
 from gpubalance.numbers.stats import median
 from gpubalance.planning.follow import Rebalancer, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
@@ -218,7 +218,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         warns = self._split.is_first and not self._rebalancer and not self._has_warned
         if is_unfit and warns:
             self._has_warned = True
-            warnings.warn(self._no_longer_fits(times), stacklevel=2)
+            warn_user(self._no_longer_fits(times))
 
     def _no_longer_fits(self, times: EpochTimes) -> str:
         max_s = max(times.busy_s)

@@ -21,7 +21,7 @@ from tests.support.altered import altered
 from tests.support.cases import cases, full
 from tests.support.late import epoch_times, keras, tf
 from tests.support.python import python
-from tests.support.told import refused, warned
+from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import in_split, largest, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers
@@ -61,8 +61,11 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> N
 def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     split, model = hot_pair()
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
-    with warned(r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 com"):
-        split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
+    how: Any = {"epochs": 10, "verbose": 0, "callbacks": [monitor]}
+    (text,) = warnings_of(lambda: split.fit(model, X, Y, **how), __file__)
+    assert re.search(
+        r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 com", text
+    )
     with refused("the monitor's split is not what trains the model"):
         simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])
     # 4/3 on a machine that does nothing else
