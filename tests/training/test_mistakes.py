@@ -11,6 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import JointProfile
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of
@@ -94,6 +95,28 @@ def test_that_every_device_gets_a_whole_batch_is_told_once() -> None:
         (text,) = told(call)
         assert f"{name} gives every device the whole" in text
         assert told(call) == []
+
+
+def test_of_several_processes_the_first_one_warns_of_mistakes() -> None:
+    split, model = in_split()
+    with split.scope():
+        model.build((None, 6))
+        sgd = optimizers.SGD(0.1)
+        sgd.build(model.trainable_variables)
+    waiting, alone = simulated((70, 30)), classifier()()
+    split._cluster = Cluster(addresses=("a:1", "b:2"), rank=1)
+    waiting._cluster, split.precision = split._cluster, "float32"
+
+    def mistakes() -> None:
+        model.train_on_batch(X, Y)
+        sgd.apply(gradients(model), model.trainable_variables)
+        alone.fit(X, Y, verbose=0)
+        keras.config.set_dtype_policy("mixed_float16")
+        split.scope()
+
+    assert told(mistakes) == []
+    split._cluster = waiting._cluster = None
+    assert len(told(mistakes)) == 4
 
 
 def dense(loss: str) -> Any:
