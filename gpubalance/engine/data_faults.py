@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.keras_patches import is_keras_own
@@ -137,7 +138,8 @@ def _is_text(values: Any) -> bool:
     if dtype is None:
         return False
     if getattr(dtype, "kind", "") == "O" and getattr(values, "size", 0):
-        return isinstance(values.flat[0], str | bytes)
+        # A pandas Series has no `flat`
+        return isinstance(np.asarray(values).flat[0], str | bytes)
     return dtype == tf.string or getattr(dtype, "kind", "") in ("U", "S")
 
 

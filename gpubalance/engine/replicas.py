@@ -118,11 +118,12 @@ def replicas_on(
     )
 
 
-def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
+def take_names(devices: Sequence[Device], *, joins: bool = False) -> tuple[str, ...]:
     """Sets TensorFlow up in the user's own process; returns its names for these devices.
 
-    Warns once of a TensorFlow or Keras newer than what was tested. Raises EnvironmentFault if
-    TensorFlow was used before without the devices.
+    `joins`: the process joins a cluster next, so TensorFlow's runtime is not started yet. Warns
+    once of a TensorFlow or Keras newer than what was tested. Raises EnvironmentFault if TensorFlow
+    was used before without the devices.
     """
     _warn_of_untested()
     if devices[0].simulated:
@@ -138,7 +139,7 @@ def take_names(devices: Sequence[Device]) -> tuple[str, ...]:
         _shown.extend(uuids)
     if not set(uuids) <= set(_shown):
         raise used_before("does not see all of its GPUs")
-    return use_devices(devices)
+    return use_devices(devices, joins=joins)
 
 
 @functools.cache

@@ -109,8 +109,11 @@ def cluster_for(used: Iterable[Device]) -> Cluster | None:
     return cluster
 
 
-def check_monitor(shares: BatchSplit, every: Any, noise: Any) -> None:
-    """Raises UsageError for what no monitor can do, EnvironmentFault for a file it can't write."""
+def check_monitor(shares: BatchSplit, every: Any, noise: Any, *, writes: bool) -> None:
+    """Raises UsageError for what no monitor can do.
+
+    If this process `writes`, raises EnvironmentFault for a file that it can't write.
+    """
     if not isinstance(every, int) or every < 1:
         raise UsageError(
             f"every={every!r} is not possible: a monitor timestamps every Nth step, N "
@@ -123,7 +126,7 @@ def check_monitor(shares: BatchSplit, every: Any, noise: Any) -> None:
             "device has it in one piece",
             remedy=f"divide it in two: micro_batches={[-(-shares.global_batch // 2)]}",
         )
-    if isinstance(noise, str | Path) and noise:
+    if writes and isinstance(noise, str | Path) and noise:
         _check_writable(Path(noise))
 
 
@@ -201,7 +204,7 @@ class DeviceSplit(Trainer):
         here = self.devices
         if self._cluster is not None:
             here = (self.devices[self._cluster.rank],)
-        names = take_names(here)
+        names = take_names(here, joins=self._cluster is not None)
         # It waits there for the other processes
         reports.note(awaited=self._cluster is not None)
         replicas = replicas_on(

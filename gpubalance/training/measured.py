@@ -82,14 +82,17 @@ def _operations(step: Iterable[tuple[str, int]]) -> str:
     return ", ".join(f"{kind} {count}" for kind, count in step)
 
 
-def use_measured(wanted: Precision | None) -> None:
-    """Gives the process the measured precision, if known; warns of a policy that a script set."""
+def use_measured(wanted: Precision | None, *, warns: bool) -> None:
+    """Gives the process the measured precision, if known.
+
+    If this process `warns`, it does so of another policy that the script has set.
+    """
     if wanted is None:
         return
     policy = keras.config.dtype_policy().name
     own = runtime.policy_of(wanted)
     runtime.use_precision(wanted)
-    if policy not in (own, "float32"):
+    if warns and policy not in (own, "float32"):
         warn_user(
             f"the split was measured in {wanted}, so its scope sets the policy {own} "
             f"instead of {policy}{_balance_in(policy)}"

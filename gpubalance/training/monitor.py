@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
-import warnings
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,6 +16,7 @@ import tensorflow as tf
 
 from gpubalance.engine.keras_patches import print_msg
 from gpubalance.engine.step.points import COMPUTED, FINISHED, SUMMED, stamped_times
+from gpubalance.engine.user_functions import warn_user
 from gpubalance.numbers.stats import median
 from gpubalance.planning.follow import Rebalancer, SplitChange
 from gpubalance.planning.noise import Norms, noise_scale
@@ -50,7 +51,16 @@ class EventLog:
         """Raises TensorFlow's error for a folder that can't be written."""
         # The error of `makedirs` names the folder, a writer's does not.
         tf.io.gfile.makedirs(log_dir)
-        self._writer = tf.summary.create_file_writer(os.fspath(log_dir))
+        self._log_dir = log_dir
+
+    @cached_property
+    def _writer(self) -> Any:
+        """TensorFlow's writer, made at the first write.
+
+        It starts TensorFlow's runtime, and a script may make its monitor before the split's scope,
+        which sets TensorFlow up.
+        """
+        return tf.summary.create_file_writer(os.fspath(self._log_dir))
 
     def write(self, step: int, values: Mapping[str, float | str | None]) -> None:
         """Writes what is known, numbers as scalars and text as text."""
@@ -208,7 +218,7 @@ class Monitor(keras.callbacks.Callback):  # type: ignore[misc]
         warns = self._split.is_first and not self._rebalancer and not self._has_warned
         if is_unfit and warns:
             self._has_warned = True
-            warnings.warn(self._no_longer_fits(times), stacklevel=2)
+            warn_user(self._no_longer_fits(times))
 
     def _no_longer_fits(self, times: EpochTimes) -> str:
         max_s = max(times.busy_s)

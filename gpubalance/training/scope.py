@@ -267,10 +267,11 @@ def _of_the_split(
 def _of_each_device(
     keras_method: Any, model: Any, *arguments: Any, **options: Any
 ) -> Any:
-    """A method that Keras runs on each device with the whole batch: it says so once."""
+    """A method that Keras runs on each device with the whole batch: of that it warns once."""
     split = _split_here(model)
     name = keras_method.__name__
-    if split is not None and len(split.devices) > 1 and name not in split.warned:
+    is_split = split is not None and len(split.devices) > 1
+    if is_split and split.is_first and name not in split.warned:
         split.warned.add(name)
         warn_user(
             f"{name} gives every device the whole batch, so the split gains nothing: "
@@ -298,7 +299,7 @@ def _apply_beside_the_split(
             remedy=f"{LOOP_REMEDY}; or, to train on one device, call "
             "optimizer.build(model.trainable_variables) in split.scope() first",
         )
-    if what not in split.warned:
+    if split.is_first and what not in split.warned:
         split.warned.add(what)
         warn_user(
             f"{what}: one device computes them from the whole batch, and {split} is "
@@ -346,6 +347,7 @@ def _warn_outside(model: Any) -> None:
     split = _waiting[0]() if _waiting else None
     if (
         split is None
+        or not split.is_first
         or hasattr(model, _SPLIT)
         or hasattr(model, _WARNED_OUTSIDE)
         or model._distribute_strategy is not None

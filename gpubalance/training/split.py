@@ -81,7 +81,7 @@ class Pipelined(Trainer):
                 "scope of other devices",
                 remedy="un-indent it",
             )
-        use_measured(self.result.settings.precision)
+        use_measured(self.result.settings.precision, warns=True)
         with tf.device("/CPU:0"), keras_patches.without_xla():
             yield
 
@@ -212,7 +212,7 @@ class Split(DeviceSplit):
 
         refuse_inside_others(strategy)
         take_over()
-        use_measured(self.precision)
+        use_measured(self.precision, warns=self.is_first)
         return Scope(self)
 
     def monitor(
@@ -240,9 +240,10 @@ class Split(DeviceSplit):
 
         Raises UsageError for `noise` on one device without micro-batches: two parts of a batch are
         the least that tell it. Raises EnvironmentFault for a file that can't be written, as
-        TensorFlow raises an error for a folder.
+        TensorFlow raises an error for a folder. Of several processes only the first one writes, and
+        checks that.
         """
-        check_monitor(self.shares, every, noise)
+        check_monitor(self.shares, every, noise, writes=self.is_first)
         from gpubalance.training.monitor import Monitor
 
         return Monitor(
@@ -275,7 +276,8 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     used = shares.used
     chosen = [plan.devices[number] for number in used]
     cluster = cluster_for(chosen)
-    machine = _machine_for(plan, path, simulate)
+    is_first = cluster is None or cluster.rank == 0
+    machine = _machine_for(plan, path, simulate, warns=is_first)
     if cluster:  # this process has one of them
         planned_devices(plan, [used[cluster.rank]], machine.devices)
         devices = plan.devices
@@ -306,22 +308,28 @@ def load_layers(path: str | Path | Layers, *, simulate: Simulate = None) -> Pipe
     devices without `simulate`.
     """
     result = result_of(path, Layers)
-    machine = _machine_for(result, path, simulate)
+    machine = _machine_for(result, path, simulate, warns=True)
     used = [stage.device for stage in result.stages]
     remedy = "gpubalance layers cuts it for what is here"
     devices = planned_devices(result, used, machine.devices, remedy)
     return Pipelined(result, devices, machine.joint)
 
 
-def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Machine:
+def _machine_for(
+    result: Plan | Layers, path: object, simulate: Simulate, *, warns: bool
+) -> Machine:
     """The machine to train on.
 
-    It has the result's own devices, with a warning, if they are simulated and nobody says so.
+    It has the result's own devices if they are simulated and nobody says so. A process that `warns`
+    does so of that.
     """
     if simulate is not None or not result.devices[0].simulated:
         hosts = [host for host in hosts_of(result.devices) if host is not None]
         machine = find_machine(simulate, hosts, option=IN_A_SCRIPT)
         return machine.slowed(result.settings.time_scale, option=IN_A_SCRIPT)
+    machine = Machine(result.devices, JointProfile(), None)
+    if not warns:
+        return machine
     names = ", ".join(f"{device.label} {device.name}" for device in result.devices)
     if result.devices[0].profile is None:
         how = "on CPUs. simulate= confirms that you want this"
@@ -341,4 +349,4 @@ def _machine_for(result: Plan | Layers, path: object, simulate: Simulate) -> Mac
         "measure without --simulate",
         stacklevel=3,
     )
-    return Machine(result.devices, JointProfile(), None)
+    return machine

@@ -12,7 +12,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-import keras
 import tensorflow as tf
 
 from gpubalance.engine import data_faults
@@ -364,9 +363,11 @@ class Steps(KerasFunctions):
         """Remembers the TensorSpecs of inputs of a new shape, for an error to name."""
         if dispatched.shapes != self._shapes:
             self._shapes = dispatched.shapes
+            # A user's own `train_step` may take more parts than Keras' unpacking knows.
+            has_parts = isinstance(batch, tuple | list) and len(batch) > 0
             self._input_specs = tf.nest.map_structure(
                 lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
-                keras.utils.unpack_x_y_sample_weight(batch)[0],
+                batch[0] if has_parts else batch,
             )
 
     def _parity_check_is_over(self, what: str, dispatched: Dispatched) -> bool:

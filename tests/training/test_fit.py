@@ -19,7 +19,7 @@ from gpubalance.training.split import load_plan
 from tests.cli.program import QUICK_PAIR, ROOT
 from tests.support.late import keras, layers, tf
 from tests.support.python import python
-from tests.support.told import refused
+from tests.support.told import refused, warned
 from tests.training.cases import KERAS_OWN, apart, in_both, in_split
 from tests.training.models import classifier, compiled, dense
 from tests.training.plans import planned
@@ -306,6 +306,28 @@ def test_samples_have_a_weight_each_where_a_models_inputs_are_unknown() -> None:
     one_device.fit(x, x, 100, sample_weight=weights, shuffle=False, verbose=0)
     split.fit(model, tf.data.Dataset.from_tensor_slices((x, x, weights)), verbose=0)
     assert apart(model, one_device) < 1e-6
+
+
+def test_a_step_of_ones_own_takes_batches_of_four_parts() -> None:
+    """Keras' own unpacking knows three; others have no names in a warning."""
+
+    class OfFour(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            x, shift, y, weights = data
+            return super().train_step((x + shift, y, weights))
+
+    def batches(shift: Any) -> Any:
+        weights = np.linspace(0.5, 1.5, len(X), dtype=np.float32)
+        return tf.data.Dataset.from_tensor_slices((X, shift, Y, weights)).batch(100)
+
+    split, model, one_device = in_both(lambda: compiled(OfFour(dense())))
+    one_device.fit(batches(X), shuffle=False, verbose=0)
+    split.fit(model, batches(X), shuffle=False, verbose=0)
+    assert apart(model, one_device) < 1e-6
+    with split.scope():
+        other = compiled(OfFour(dense()))
+    with warned("is NaN or infinite for the samples tried: their part 2 contain"):
+        split.fit(other, batches(X * np.nan), shuffle=False, verbose=0)
 
 
 @pytest.mark.full

@@ -11,6 +11,7 @@ import pytest
 
 from gpubalance.errors import BadInput
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import JointProfile
 from gpubalance.training.split import Split
 from tests.jobs.probes import QUICK, devices_of
@@ -96,6 +97,28 @@ def test_that_every_device_gets_a_whole_batch_is_told_once() -> None:
         assert told(call) == []
 
 
+def test_of_several_processes_the_first_one_warns_of_mistakes() -> None:
+    split, model = in_split()
+    with split.scope():
+        model.build((None, 6))
+        sgd = optimizers.SGD(0.1)
+        sgd.build(model.trainable_variables)
+    waiting, alone = simulated((70, 30)), classifier()()
+    split._cluster = Cluster(addresses=("a:1", "b:2"), rank=1)
+    waiting._cluster, split.precision = split._cluster, "float32"
+
+    def mistakes() -> None:
+        model.train_on_batch(X, Y)
+        sgd.apply(gradients(model), model.trainable_variables)
+        alone.fit(X, Y, verbose=0)
+        keras.config.set_dtype_policy("mixed_float16")
+        split.scope()
+
+    assert told(mistakes) == []
+    split._cluster = waiting._cluster = None
+    assert len(told(mistakes)) == 4
+
+
 def dense(loss: str) -> Any:
     body = [keras.Input((6,)), layers.Dense(8, "tanh"), layers.Dense(3, "softmax")]
     return in_split(compiled, body, loss)
@@ -170,9 +193,24 @@ def batched(*arrays: Any) -> tuple[Any]:
     return (tf.data.Dataset.from_tensor_slices(arrays).batch(100),)
 
 
+class Series:
+    """An array as pandas has it: without `flat`."""
+
+    def __init__(self, values: Any) -> None:
+        self._values = np.array(values, object)
+        self.dtype, self.shape = self._values.dtype, self._values.shape
+        self.size = self._values.size
+
+    def __array__(self, *_: Any, **__: Any) -> Any:
+        return self._values
+
+
 def test_labels_and_inputs_that_are_text_are_named() -> None:
     split, model = in_split()
-    labels = (X, NAMES), (X, NAMES.astype(object)), (X, list(NAMES)), batched(X, NAMES)
+    labels: list[Any] = [
+        (X, kind) for kind in (NAMES, NAMES.astype(object), list(NAMES))
+    ]
+    labels += [(X, Series(NAMES)), batched(X, NAMES)]
     for given in labels:
         with refused(r"the labels \(y\) are text\n.*number them"):
             split.fit(model, *given, verbose=0)

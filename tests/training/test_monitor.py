@@ -20,7 +20,8 @@ from tests.jobs.probes import QUICK, devices_of
 from tests.support.altered import altered
 from tests.support.cases import cases, full
 from tests.support.late import epoch_times, keras, tf
-from tests.support.told import refused, warned
+from tests.support.python import python
+from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import in_split, largest, simulated
 from tests.training.models import classifier
 from tests.training.samples import numbers
@@ -60,8 +61,11 @@ def test_the_monitor_takes_the_stamps_of_the_shortest_step_in_their_order() -> N
 def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     split, model = hot_pair()
     monitor = split.monitor(every=2, log_dir=str(tmp_path))
-    with warned(r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 com"):
-        split.fit(model, X, Y, epochs=10, verbose=0, callbacks=[monitor])
+    how: Any = {"epochs": 10, "verbose": 0, "callbacks": [monitor]}
+    (text,) = warnings_of(lambda: split.fit(model, X, Y, **how), __file__)
+    assert re.search(
+        r"is no longer balanced: GPU:1 waits \d+% of the time that GPU:0 com", text
+    )
     with refused("the monitor's split is not what trains the model"):
         simulated((50, 50)).fit(model, X, Y, verbose=0, callbacks=[monitor])
     # 4/3 on a machine that does nothing else
@@ -73,6 +77,16 @@ def test_the_monitor_says_when_the_split_no_longer_fits(tmp_path: Path) -> None:
     tags = {value.tag for value in written(log)}
     named = {"compute_s/GPU:0", "wait_s/GPU:1", "imbalance"}
     assert {f"gpubalance/{name}" for name in named} <= tags
+
+
+@pytest.mark.full  # a TensorFlow that nobody has set up
+def test_a_monitor_may_be_made_before_the_scope(tmp_path: Path) -> None:
+    code = (
+        "import sys, gpubalance; split = gpubalance.Split(batches=[7, 3], simulate=2);"
+        "split.monitor(log_dir=sys.argv[1]); split.scope(); print(split.replicas.names)"
+    )
+    done = python("-c", code, str(tmp_path), check=True)
+    assert done.stdout.strip() == "('CPU:0', 'CPU:1')"
 
 
 def test_each_epoch_and_each_training_has_its_own_steps(tmp_path: Path) -> None:

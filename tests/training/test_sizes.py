@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.results.layers import Layers
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.cluster import Cluster
+from gpubalance.settings.cluster import Cluster, tf_config
 from gpubalance.settings.device import JointProfile
 from gpubalance.system.files import read_toml
 from gpubalance.training.distribute import distribute
@@ -21,9 +22,10 @@ from tests.cli.program import QUICK_PAIR
 from tests.jobs.probes import QUICK, devices_of
 from tests.render.samples import DATA
 from tests.support.known import known
-from tests.support.told import refused, warned
+from tests.support.told import refused, warned, warnings_of
 from tests.training.models import classifier
 from tests.training.plans import planned
+from tests.training.test_hosts import TWO_HOSTS
 
 EACH = " → give one whole number per device, in gpus order (0 leaves a device out)"
 ODD = "--all-reduce hierarchical drops one device's gradients if the number of devices is odd, and "
@@ -56,12 +58,27 @@ def test_a_plan_of_an_odd_number_of_devices_is_not_summed_hierarchically() -> No
         load_plan(plan_of_three)
 
 
-def test_of_several_processes_the_first_one_writes() -> None:
+def test_of_several_processes_the_first_one_writes(tmp_path: Path) -> None:
     devices, shares = devices_of(QUICK, QUICK), BatchSplit((4, 4))
     for rank, is_first in ((0, True), (1, False)):
         cluster = Cluster(addresses=("a:1", "b:2"), rank=rank)
         split = Split.of(devices, shares, JointProfile(), cluster=cluster)
         assert split.is_first == is_first
+        no_file = refused("is not a file in a folder that", EnvironmentFault)
+        with no_file if is_first else nullcontext():
+            split.monitor(noise=tmp_path / "missing" / "noise.json")
+
+
+def test_of_several_processes_the_first_one_warns_of_simulated_devices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = planned(simulated_devices(TWO_HOSTS)[0], global_batch=144, sync_s=0.0)
+    for rank in range(3):
+        cluster = Cluster(addresses=("a:1", "a:2", "b:3"), rank=rank)
+        for name, value in tf_config(cluster).items():
+            monkeypatch.setenv(name, value)
+        texts = warnings_of(lambda: load_plan(plan))
+        assert len(texts) == (rank == 0)
 
 
 def test_a_profile_that_is_missing_is_told_by_the_argument() -> None:

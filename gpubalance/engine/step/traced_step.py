@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any
 
-import keras
 import numpy as np
 import tensorflow as tf
 
@@ -43,6 +42,8 @@ _PLUMBING = {
     "StopGradient",
     "PreventGradient",
 }
+_SAMPLE_WEIGHTS = "sample weights"
+_PARTS = ("inputs", "labels", _SAMPLE_WEIGHTS)  # of a batch
 # Keeps what all but the rarest dropout keeps.
 _DRAWN = 0.95
 
@@ -136,10 +137,8 @@ class TracedStep:
 
     def parts_with_nan(self) -> list[str]:
         """Which parts of a batch have NaN or infinity in the samples tried: `inputs`, `labels`."""
-        parts = keras.utils.unpack_x_y_sample_weight(self._batch)
-        names = ("inputs", "labels", "sample weights")
         found = []
-        for name, part in zip(names, parts, strict=True):
+        for name, part in _named_parts(self._batch):
             for values in _tensors_in(part):
                 tried = tf.gather(values, self._spread)
                 if values.dtype.is_floating and not tf.reduce_all(
@@ -244,12 +243,23 @@ def state_name(variable: Any) -> str:
 def _with_unequal_weights(batch: Any) -> list[Any]:
     """The tensors of a batch, with sample weights from a half to three halves of its own."""
     tensors = _tensors_in(batch)
-    _, _, weights = keras.utils.unpack_x_y_sample_weight(batch)
+    weights = dict(_named_parts(batch)).get(_SAMPLE_WEIGHTS)
     first = len(tensors) - len(_tensors_in(weights))
     for place in range(first, len(tensors)):
         if tensors[place].dtype.is_floating:
             tensors[place] = _unequal(tensors[place])
     return tensors
+
+
+def _named_parts(batch: Any) -> list[tuple[str, Any]]:
+    """The parts of a batch, by name.
+
+    Of more than three parts, which only a user's own step takes, nobody knows what they are.
+    """
+    parts = batch if isinstance(batch, tuple | list) else (batch,)
+    if len(parts) > len(_PARTS):
+        return [(f"part {place}", part) for place, part in enumerate(parts, 1)]
+    return list(zip(_PARTS, parts, strict=False))
 
 
 def _tensors_in(values: Any) -> list[Any]:
