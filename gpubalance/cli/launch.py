@@ -51,7 +51,7 @@ def launch(
     """
     from gpubalance.cli.output import say
     from gpubalance.devices.hosts import are_reached
-    from gpubalance.devices.selection import reach_planned
+    from gpubalance.devices.selection import reach_planned, refuse_table
     from gpubalance.jobs.launch import launch as launch_job
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
@@ -62,6 +62,7 @@ def launch(
             remedy=f"gpubalance launch {shlex.join([str(script), str(plan)])}",
         )
     planned = read_record(plan, Plan)
+    refuse_table(planned)
     reach_planned(planned, devices.hosts, devices.via)
     if str(script).startswith("-"):
         raise UsageError(

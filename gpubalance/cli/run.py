@@ -88,7 +88,11 @@ def _can_train_together(request: RunRequest) -> bool:
 
 
 def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
-    """The plan that is named, if any. Raises UsageError if it is for simulated devices only."""
+    """The plan that is named, if any.
+
+    Raises UsageError if it is for simulated devices only, and PlanMismatch if it is from a table.
+    """
+    from gpubalance.devices.selection import refuse_table
     from gpubalance.results.plan import Plan
     from gpubalance.results.records import read_record
 
@@ -97,6 +101,8 @@ def _read_plan(split: GivenSplit, gpus: Devices) -> Plan | None:
             raise UsageError("--force needs --plan", remedy="leave it out")
         return None
     plan = read_record(split.plan, Plan)
+    if not split.force:
+        refuse_table(plan)
     if plan.devices[0].simulated and gpus.simulate is None and not split.force:
         raise UsageError(
             f"{split.plan} is a plan for simulated devices, and this run would use "

@@ -179,6 +179,26 @@ def hosts_option(plan: Plan, devices: Sequence[Device]) -> str | None:
     return "ray" if plan.reached_by == "ray" else ",".join(named)
 
 
+def refuse_table(plan: Plan) -> None:
+    """Raises PlanMismatch for a plan of `plan --curve`, because a table identifies no device."""
+    if not plan.devices[0].is_of_table:
+        return
+    used = plan.split.used
+    split = plan.split.without_idle
+    indices = [plan.devices[number].index for number in used]
+    call = f"Split({indices}, {list(split.batches)}"
+    if split.accumulates:
+        call += f", micro_batches={list(split.micro_batches)}"
+    gpus = " ".join(map(str, indices))
+    raise PlanMismatch(
+        "the plan is from a table of step times (plan --curve), which does not identify "
+        "this machine's GPUs",
+        remedy="put the line that `plan --curve` printed into your script, with GPUs "
+        f"numbered as in the table: split = gpubalance.{call})\n"
+        f"gpubalance run --gpus {gpus} {split.options} measures it",
+    )
+
+
 def planned_devices(
     plan: Plan | Layers,
     used: Sequence[int],

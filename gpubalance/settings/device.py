@@ -240,9 +240,19 @@ class Device(Record):
         return not self.simulated and self.host is None
 
     @property
+    def is_of_table(self) -> bool:
+        """Whether it stands for a card in a table of step times, which has no UUIDs."""
+        return self.simulated and self.uuid == table_uuid(self.name, self.index)
+
+    @property
     def called(self) -> str:
         """Its name for --gpus: `0`, or `alpha:0` on a named host."""
         return str(self.index) if self.host is None else f"{self.host}:{self.index}"
+
+
+def table_uuid(name: str, index: int) -> str:
+    """What identifies a card in its table of step times: several may have one name."""
+    return f"{name} {index}"
 
 
 def hosts_of(devices: Iterable[Device]) -> tuple[str | None, ...]:

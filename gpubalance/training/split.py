@@ -11,7 +11,7 @@ from typing import Any
 
 from gpubalance.devices.machine import Machine, find_machine
 from gpubalance.devices.profile import IN_A_SCRIPT
-from gpubalance.devices.selection import planned_devices
+from gpubalance.devices.selection import planned_devices, refuse_table
 from gpubalance.errors import BadInput, GpubalanceError, UsageError
 from gpubalance.planning.model import Curve, fixed_samples
 from gpubalance.results.layers import Layers
@@ -266,12 +266,14 @@ def load_plan(path: str | Path | Plan, *, simulate: Simulate = None) -> Split:
     `simulate` is the device profile, as for --simulate, of a plan for simulated devices, or the
     number of plain CPU devices on each of the plan's hosts.
 
-    Raises PlanMismatch, with the difference, if the devices here are others, BadInput for a file
-    that is not a plan, UsageError for one that is not there, EnvironmentFault without a GPU. Warns
+    Raises PlanMismatch, with the difference, if the devices here are others, and for a plan of
+    `plan --curve`, BadInput for a file that is not a plan, UsageError for one that is not there,
+    EnvironmentFault without a GPU. Warns
     of a plan for simulated devices without `simulate`; `fit` warns of a model, a precision or a
     `jit_compile` that it was not measured with.
     """
     plan = result_of(path, Plan)
+    refuse_table(plan)
     shares = launched_split(plan.created) or plan.split
     used = shares.used
     chosen = [plan.devices[number] for number in used]

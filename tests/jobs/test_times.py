@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from pathlib import Path
 
 import pytest
 
-from gpubalance.errors import BadInput
+from gpubalance.errors import BadInput, PlanMismatch
 from gpubalance.examples import FOLDER
 from gpubalance.jobs.plan.estimates import DeviceEstimates
 from gpubalance.jobs.plan.plan import plan_of_times
@@ -15,6 +16,7 @@ from gpubalance.jobs.plan.times import read_times
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.planning import PlanRequest
+from gpubalance.training.split import load_plan
 from tests.support.cases import cases
 from tests.support.in_process import Program
 
@@ -236,3 +238,22 @@ def test_the_command_takes_it_as_a_probe(tmp_path: Path, in_process: Program) ->
     both = in_process(["plan", "--curve", path, "--simulate", "2"])
     assert both.code == 2
     assert "--curve brings its own devices" in both.err
+
+
+def test_what_needs_this_machines_gpus_refuses_a_tables_plan(
+    tmp_path: Path, in_process: Program
+) -> None:
+    """Nothing in it is a simulation, and no profile has its devices."""
+    path = str(table(tmp_path, "a100,64,0.08\n", "a100,128,0.14\n"))
+    plan, script = str(tmp_path / "slow.json"), tmp_path / "train.py"
+    script.write_text("raise SystemExit('was started')")
+    assert in_process(["plan", "--curve", path, "--gpus", "2,0", "-o", plan]).code == 0
+    what_to_do = r"Split\(\[2, 0\], \[64, 128\]\)"
+    with pytest.raises(PlanMismatch, match=what_to_do):
+        load_plan(plan)
+    for words in (["launch", plan, str(script)], ["run", "--plan", plan]):
+        done = in_process(words)
+        assert done.code == 7
+        assert re.search(what_to_do, done.err)
+        assert "run --gpus 2 0 --batches 64 128" in done.err
+        assert "simulate" not in done.err

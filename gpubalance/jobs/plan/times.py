@@ -31,7 +31,7 @@ from gpubalance.results.probe import (
 )
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.settings.batch_split import BatchSplit
-from gpubalance.settings.device import Device, DeviceProfile
+from gpubalance.settings.device import Device, DeviceProfile, table_uuid
 from gpubalance.settings.record import Record, first_fault
 from gpubalance.settings.settings import Settings
 from gpubalance.system.files import content_of
@@ -313,10 +313,9 @@ def _refuse_milliseconds(path: Path, steps: Sequence[_Step]) -> None:
 def _device(number: int, name: str, times: dict[int, list[float]]) -> Device:
     curve = tuple((batch, median(seconds)) for batch, seconds in sorted(times.items()))
     profile = DeviceProfile(name=name, curve=curve)
-    uuid = f"{name} {number}"
     return Device(
         index=number,
-        uuid=uuid,
+        uuid=table_uuid(name, number),
         name=name,
         memory_bytes=None,
         simulated=True,
