@@ -29,6 +29,15 @@ def clean(text: str, limit: int = 200) -> str:
     return line[: limit - 1].rstrip() + "…"
 
 
+def is_utf8(text: str) -> bool:
+    """Whether UTF-8 can encode it: not what Python makes of other bytes in a path or argument."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def clean_lines(text: str) -> str:
     """`text` without escapes or control characters; its lines and indents stay."""
     lines = []

@@ -36,7 +36,9 @@ def doctor(
     from gpubalance.jobs.doctor.doctor import doctor as doctor_job
     from gpubalance.jobs.doctor.doctor import doctor_of
     from gpubalance.render.checkup import checkup_text
+    from gpubalance.system.state import current_folder
 
+    current_folder()  # raises here, as no check of TensorFlow could say what is wrong
     hosts = connect_hosts(gpus.hosts, gpus.via)
     progress = Progress(quiet=reporting.quiet)
     model = settings.model or None

@@ -39,7 +39,7 @@ from gpubalance.settings.choices import TRACES
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.requests import MeasureRequest, QueueRequest, RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.text import clean, clean_lines
+from gpubalance.text import clean, clean_lines, is_utf8
 from gpubalance.workers.hosts import connected
 
 
@@ -265,10 +265,15 @@ def _has(folders: Sequence[Path], name: str) -> bool:
 def tracing_to(folder: Path | None, name: str) -> Tracing | None:
     """The trace of that name, in a folder on the workers' hosts.
 
-    Raises EnvironmentFault if nothing can be written there.
+    Raises EnvironmentFault if nothing can be written there, or if its name is not UTF-8.
     """
     if folder is None:
         return None
+    if not is_utf8(str(folder)):
+        raise EnvironmentFault(
+            f"the name of --trace {clean(repr(str(folder)))} is not UTF-8",
+            remedy="give another --trace",
+        )
     if not are_reached():
         make_folder("--trace", folder)
     return Tracing(folder=str(folder.absolute()), name=name)

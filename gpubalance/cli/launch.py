@@ -15,6 +15,7 @@ from gpubalance.cli.options import Devices, DryStart
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.requests import Launching
+from gpubalance.text import clean, is_utf8
 
 if TYPE_CHECKING:
     from gpubalance.results.plan import Plan
@@ -75,6 +76,12 @@ def launch(
             remedy="give the path of your training script",
         )
     command = [str(script), *(arguments or [])]
+    for word in command:
+        if not is_utf8(word):
+            raise UsageError(
+                f"the script or its argument {clean(repr(word))} is not UTF-8",
+                remedy="give it another name",
+            )
     if dry.dry_run:
         say(_would_start(planned, command), sys.stdout)
         return
@@ -93,7 +100,6 @@ def launch(
 def _would_start(plan: Plan, command: Sequence[str]) -> str:
     """Each process that would be started, with its devices and their samples."""
     from gpubalance.jobs.launch import processes_of
-    from gpubalance.text import clean
 
     lines = [f"python {clean(shlex.join(command))}"]
     processes = processes_of([plan.devices[number] for number in plan.split.used])

@@ -20,6 +20,7 @@ from typing import IO
 import platformdirs
 
 from gpubalance.errors import EnvironmentFault, InUse
+from gpubalance.text import clean, is_utf8
 
 
 class Lock:
@@ -93,13 +94,22 @@ _LOG = re.compile(r"\d+T[\d.]+-(\d{1,9})-")
 
 
 def current_folder() -> Path:
-    """The current folder. Raises EnvironmentFault if it was deleted meanwhile."""
+    """The current folder.
+
+    Raises EnvironmentFault if it was deleted meanwhile, or if JSON can't hold its name.
+    """
     try:
-        return Path.cwd()
+        folder = Path.cwd()
     except FileNotFoundError:
         raise EnvironmentFault(
             "the current folder was deleted", remedy="change into one that exists: cd ~"
         ) from None
+    if not is_utf8(str(folder)):
+        raise EnvironmentFault(
+            f"the current folder's name is not UTF-8: {clean(repr(str(folder)))}",
+            remedy="run it in another folder",
+        )
+    return folder
 
 
 def state_folder(name: str) -> Path:

@@ -17,7 +17,9 @@ from gpubalance.workers.failures import LONGEST_BYTES
 from tests.cli.program import PROGRAM, QUICK_PAIR, here, typed
 from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of
+from tests.render.samples import DATA
 from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.support.in_process import Program
 
 
 @pytest.mark.parametrize(
@@ -188,6 +190,36 @@ def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
         "error: the current folder was deleted",
         "  → change into one that exists: cd ~",
     ]
+
+
+def test_32_a_name_that_is_not_utf8_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Program
+) -> None:
+    """Python reads its bytes as surrogates, which no JSON for a worker can hold."""
+    folder = tmp_path / "f\udce9"
+    folder.mkdir()
+    launch = ["launch", str(DATA / "pair-balance.json"), __file__]
+    run = ["run", "--simulate", "2", "--windows", "1"]
+    commands = tmp_path / "commands.txt"
+    commands.write_text("true")
+    queue = ["queue", "--simulate", "2", str(commands)]
+    for code, words, says in (
+        (
+            3,
+            [*run, "--trace", "tr\udce9"],
+            "the name of --trace 'tr\\udce9' is not UTF-8",
+        ),
+        (2, [*launch, "\udce9"], "the script or its argument '\\udce9' is not UTF-8"),
+    ):
+        done = in_process(words)
+        assert (done.code, says in done.err) == (code, True)
+    monkeypatch.chdir(folder)
+    check = ["check", "--simulate", "2", "--model", "small"]
+    for words in (run, check, queue, launch, ["doctor", "--simulate", "2"]):
+        done = in_process(words)
+        assert done.code == 3
+        assert f"the current folder's name is not UTF-8: {str(folder)!r}" in done.err
+        assert "run it in another folder" in done.err
 
 
 def test_32_what_a_model_prints_is_bounded(tmp_path: Path) -> None:
