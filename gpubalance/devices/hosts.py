@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 from pydantic import TypeAdapter, ValidationError
 
 from gpubalance.errors import EnvironmentFault, UsageError
-from gpubalance.programs import OVER_RAY
+from gpubalance.programs import AGENT, OVER_RAY
 from gpubalance.settings.device import Host
 from gpubalance.text import clean
 
@@ -35,6 +37,7 @@ _HOST = "{host}"
 _GPUS = "{gpus}"
 # Ray itself waits for minutes if another program listens at the address
 _RAY_ANSWERS_WITHIN_S = 60.0
+_SHELL_SIGN = re.compile(r"[\s\"'`\\$&|;<>()*?\[\]{}!]")
 _SAME = "install the same versions on all hosts of a run"
 _NO_CLUSTER = (
     "`ray status` must show the cluster. `ray start --head` on one host starts one and "
@@ -63,7 +66,8 @@ def connect_hosts(hosts: str | None, via: str | None) -> tuple[str, ...]:
 
     `ray`, or Ray's own `ray://…`, stands for the nodes of that cluster. Without hosts all devices
     are here. Raises UsageError for an invalid host name, and for a prefix that has no `{host}` or
-    is no command line; EnvironmentFault if Ray is not installed or there is no cluster.
+    is no command line; EnvironmentFault if Ray is not installed, if there is no cluster, or if ssh
+    can't start what is at gpubalance's path.
     """
     global _reach
     if hosts is None and via is not None:
@@ -90,11 +94,29 @@ def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
         raise UsageError(f"--via {via!r}: {error}", remedy=usual) from None
     if not any(_HOST in word for word in words):
         raise UsageError(f"--via {via!r} does not contain {_HOST}", remedy=usual)
+    if any(Path(word).name == "ssh" for word in words):
+        _refuse_paths_for_a_shell()
     options = ["--hosts", hosts]
     if via:
         options += ["--via", via]
     words.append(sys.executable)
     return names, Reach("command", tuple(words), typed, tuple(options))
+
+
+def _refuse_paths_for_a_shell() -> None:
+    """Raises EnvironmentFault for a path of ours that the shell behind ssh would change.
+
+    Quoting it for that shell would change it for a prefix without a shell, such as srun.
+    """
+    for path in (sys.executable, AGENT):
+        sign = _SHELL_SIGN.search(path)
+        if sign:
+            raise EnvironmentFault(
+                f"ssh can't start {clean(path)} on another host: the shell there takes "
+                f"{sign[0]!r} for its own",
+                remedy="install gpubalance on each host at a path without spaces and "
+                "without the signs of a shell, the same as here",
+            )
 
 
 def _names(hosts: str) -> tuple[str, ...]:
@@ -165,9 +187,9 @@ def typed_for_hosts() -> tuple[str, ...]:
 def command_on(host: Host | None, program: str, gpus: int = 0) -> list[str] | None:
     """The command here that runs our Python file `program` on that host, at the same place.
 
-    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. None
-    of the words means anything to a shell, so any number of shells may read them on the way, as
-    ssh's does.
+    None if the devices are on this host. `gpus` is how many GPUs it uses, which Ray reserves. The
+    words are not quoted, as only some prefixes have a shell read them: with ssh, none of our paths
+    means anything to one (`_refuse_paths_for_a_shell`).
     """
     if host is None or not are_reached():
         return None
@@ -190,8 +212,8 @@ def unreachable(host: Host, how: str, remedy: str = "") -> EnvironmentFault:
         )
     typed = _reach.via.replace(_HOST, host)
     by_hand = (
-        f"this must work when you type it: {typed} {sys.executable} -m gpubalance "
-        "--version\n"
+        f"this must work when you type it: {typed} "
+        f"{shlex.quote(sys.executable)} -m gpubalance --version\n"
         "install gpubalance on each host at the same path as here; --via sets another "
         "command"
     )

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import connect_hosts
+from gpubalance.devices.hosts import connect_hosts, unreachable
 from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -226,3 +226,21 @@ def test_what_another_user_runs_is_left(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(psutil.Process, "children", lambda _: left)
     agent._end_children()
     assert tried == [(7, signal.SIGKILL)]
+
+
+@cases("via, shell_reads", (None, True), ("ssh g ssh {host}", True), (VIA, False))
+def test_a_path_that_a_shell_would_cut_is_refused_for_ssh(
+    via: str | None, shell_reads: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other prefixes pass it on whole, and the line to type is for the user's own shell."""
+    monkeypatch.setattr(sys, "executable", "/my code/python")
+    try:
+        if shell_reads:
+            with refused("ssh can't start /my code/python .* ' '", EnvironmentFault):
+                connect_hosts("alpha", via)
+        else:
+            connect_hosts("alpha", via)
+            error = unreachable("alpha", "ended")
+            assert "alpha '/my code/python' -m gpubalance --version" in error.remedy
+    finally:
+        connect_hosts(None, None)
