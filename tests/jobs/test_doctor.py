@@ -448,6 +448,16 @@ def test_a_maybe_lack_of_memory_is_told_as_is(
     assert check.next == known_error("no-room").remedy
 
 
+def test_a_loss_that_is_no_number_is_all_that_a_step_reports(
+    engine_that: Callable[[str], None],
+) -> None:
+    """Not also that the step is ok."""
+    engine_that("def loss_is_finite(): return False")
+    (check,) = DoctorSteps(SMALL, quiet).checks(*simulated_devices("1"))
+    assert check.status == "warning"
+    assert check.detail == "CPU:0: the loss is NaN or infinite on random data"
+
+
 def test_a_crash_of_a_step_is_a_failed_check(
     engine_that: Callable[[str], None],
 ) -> None:

@@ -133,16 +133,17 @@ class DoctorSteps:
             with worker_group.worker() as worker:
                 replies = list(worker.measure(split))
             self.size = worker_group.facts.model.gradient_bytes
-        if not all(
-            reply.loss_is_finite for reply in replies if isinstance(reply, Timing)
-        ):
+        timings = [reply for reply in replies if isinstance(reply, Timing)]
+        if all(timing.loss_is_finite for timing in timings):
+            trained = f"{model} trained {BATCH} samples on each of {names}"
+            yield ok("training-step", trained)
+        else:
             detail = f"{names}: the loss is NaN or infinite on random data"
             remedy = (
                 "check nvidia-smi -q -d ECC, and compare with the same step on another "
                 "GPU: --gpus"
             )
             yield check("training-step", "warning", detail, remedy)
-        yield ok("training-step", f"{model} trained {BATCH} samples on each of {names}")
 
 
 def _failures(checks: Sequence[Check]) -> list[Check]:
