@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
@@ -90,6 +91,7 @@ def _is_still_there(file: IO[bytes], path: Path) -> bool:
 
 _LOGS_KEPT = 50
 _TEMPORARY = r"\.(\d{1,9})(?:\.[0-9a-f]{8})?\.tmp"  # a PID, and what nobody can guess
+_LEFT_BEHIND_AFTER_S = 3600.0
 _LOG = re.compile(r"\d+T[\d.]+-(\d{1,9})-")
 
 
@@ -146,7 +148,8 @@ def _temporary(name: str) -> Path:
 def write_whole(path: Path, content: str | bytes) -> None:
     """Writes to a temporary file beside `path` and renames it: nobody ever sees half of it.
 
-    Deletes the temporary files that killed processes left of the same file. Raises OSError.
+    Deletes the temporary files that killed processes left of the same file: see `sweep`. Raises
+    OSError.
     """
     path = path.resolve()  # follows a link, which stays a link
     if isinstance(content, str):
@@ -161,7 +164,8 @@ def temporary_beside(path: Path, content: bytes) -> Iterator[Path]:
     """A new file on disk beside `path`, which is gone at the end of the block, or renamed.
 
     In a folder that others may write to, nobody can lay a link in its place: its name can't be
-    guessed, and what has it already is not opened. Deletes those that killed processes left.
+    guessed, and what has it already is not opened. Deletes those that killed processes left: see
+    `sweep`.
     """
     sweep(path.parent, path.name)
     token = os.urandom(4).hex()
@@ -188,12 +192,19 @@ def sync_folder(folder: Path) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Deletes the temporary files of killed processes, for the file `name` or for any file."""
+    """Deletes the temporary files of killed processes, for the file `name` or for any file.
+
+    Only files that are over an hour old: in a shared folder, a process of another host may be about
+    to rename a younger one.
+    """
+    before_s = time.time() - _LEFT_BEHIND_AFTER_S
     whose = re.escape(name) if name else ".+"
     with contextlib.suppress(OSError):
         for file in folder.iterdir():
             match = re.fullmatch(rf"\.{whose}{_TEMPORARY}", file.name)
-            if match and not _lives(match[1]):
+            if not match or _lives(match[1]):
+                continue
+            if file.stat().st_mtime < before_s:
                 file.unlink()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -22,14 +23,19 @@ def test_what_a_killed_process_had_begun_to_write_is_taken_away(tmp_path: Path) 
     left = [tmp_path / f".{name}.json.{dead.pid}.0123abcd.tmp" for name in names]
     living = tmp_path / f".plan.json.{os.getppid()}.0123abcd.tmp"
     others = tmp_path / ".plan.json.tmp"
+    two_hours_ago_s = time.time() - 7200
     for path in (*left, living, others):
         path.touch()
+        os.utime(path, (two_hours_ago_s, two_hours_ago_s))
+    # In a shared folder the process may live on another host, and rename its file next
+    young = tmp_path / f".plan.json.{dead.pid}.4567abcd.tmp"
+    young.touch()
     write_whole(tmp_path / "plan.json", "{}")
-    are_there = [path.exists() for path in (*left, living, others)]
-    assert are_there == [False, True, True, True]
+    are_there = [path.exists() for path in (*left, living, others, young)]
+    assert are_there == [False, True, True, True, True]
     sweep(tmp_path)
     kept = {path.name for path in tmp_path.iterdir()}
-    assert kept == {living.name, others.name, "plan.json"}
+    assert kept == {living.name, others.name, young.name, "plan.json"}
 
 
 def test_a_link_is_not_written_through(tmp_path: Path, in_process: Program) -> None:
