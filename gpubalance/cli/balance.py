@@ -125,7 +125,7 @@ def write_script(
     text = _SCRIPT.format(
         build=build,
         data=data,
-        place=place,
+        place=_in_a_docstring(place),
         start=os.path.relpath(Path.cwd(), path.resolve().parent),
         folders=folders,
         made=made_in_a_script(plan, simulate, plan_file),
@@ -135,6 +135,11 @@ def write_script(
         data_value=as_data(plan.settings.data or ""),
     )
     write_file("--script", path, text)
+
+
+def _in_a_docstring(text: str) -> str:
+    """The text as a docstring in the script has it: no backslash or quote of it counts as code."""
+    return text.replace("\\", r"\\").replace('"', r"\"")
 
 
 def _note(plan: Plan) -> str:

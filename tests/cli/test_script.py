@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from pathlib import Path
 
 import pytest
@@ -104,6 +105,16 @@ def test_the_script_runs_as_is(project: Path, build: str, data: str, ends: str) 
     assert done.returncode == bool(ends), done.stderr
     assert ends in done.stderr
     assert ("Epoch 10/10" in done.stdout) == (not ends)
+
+
+@pytest.mark.usefixtures("project")
+@pytest.mark.parametrize("folder", ["\\x", '"""', 'a\\"{b}', "\\"])
+def test_a_folder_with_any_signs_leaves_the_script_valid(folder: str) -> None:
+    file = f"{folder}/train.py"
+    made = planned(f"{file}:build", f"{file}:arrays")
+    write_script(Path("go.py"), made, Path("plan.json"), QUICK_PAIR)
+    script = ast.parse(Path("go.py").read_text())
+    assert f"Trains build of {file} with" in str(ast.get_docstring(script))
 
 
 @pytest.mark.usefixtures("project", "in_process")
