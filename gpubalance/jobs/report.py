@@ -84,7 +84,7 @@ def _is_its_own(probe: Probe, result: Plan | Run) -> bool:
     if isinstance(result, Plan):
         return probe.created == result.probed
     bests = result.baselines.solo_best
-    if bests is None:
+    if not bests:  # what holds for none of them would hold for any probe
         return False
     for best in bests:
         entry = find_device(probe, result.devices[best.device])

@@ -135,3 +135,11 @@ def test_a_longer_table_than_a_page_holds_says_so(tmp_path: Path) -> None:
     total = len(times) + len(document["baselines"]["even"]["step_time_s"]["samples"])
     assert f"The first {MOST_ROWS} of {total} rows" in samples.Page(text).text
     assert sum(row["table"] == "samples" for row in rows_of(subject)) == total
+
+
+def test_a_run_without_solo_bests_names_no_probe_as_its_own(tmp_path: Path) -> None:
+    run = samples.document(samples.RUN)
+    run["baselines"]["solo_best"] = []
+    path = samples.written(tmp_path, "run.json", run)
+    source = known(samples.subject(path, samples.PROBE).probe_from)
+    assert source.endswith("which is not the probe that this run was made with")
