@@ -352,8 +352,8 @@ def _files_named(values: Sequence[Any]) -> set[Path]:
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
-    Its values end at the next option; `-5` is a value, so that the error says what is wrong with
-    it.
+    Its values end at the next option, and at a result, which is an argument: `plan --gpus 0 1
+    probe.json`. `-5` is a value, so that the error says what is wrong with it.
     """
     words: list[str] = []
     rest = list(arguments)
@@ -367,6 +367,7 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
             name in lists
             and rest
             and (not rest[0].startswith("-") or _NUMBER.match(rest[0]))
+            and not (values and rest[0].endswith(".json"))
         ):
             values.append(rest.pop(0))
         words += [f"{name}={value}" for value in values] or [name]

@@ -22,7 +22,7 @@ LISTS = ("--gpus", "--batches")
     *("--gpus 0 1", "--gpus 0,1", "--gpus=0,1", "--gpus 0, 1"),
     *("--gpus=0 1", "--gpus 0 --gpus 1", "--gpus '0 1'"),
 )
-@cases("after", [], ["--json"], ["-o", "out.json"], ["--batches", "820", "568"])
+@cases("after", [], ["-o", "out.json"], ["p.json", "-q"], ["--batches", "820", "568"])
 def test_all_spellings_are_one(written: str, after: list[str]) -> None:
     found = spread(["run", *shlex.split(written), *after], LISTS)
     values = [word.partition("=")[2] for word in found if word.startswith("--gpus=")]
@@ -32,6 +32,12 @@ def test_all_spellings_are_one(written: str, after: list[str]) -> None:
         assert found[-2:] == ["--batches=820", "--batches=568"]
     elif after:
         assert found[-len(after) :] == after
+
+
+def test_a_result_behind_a_list_is_the_argument(in_process: Program) -> None:
+    """Plan's is optional, so nothing is missing if the list takes it."""
+    done = in_process(["plan", "--simulate", "2", "--gpus", "0", "1", "p.json"])
+    assert (done.code, "can't read p.json: No such file" in done.err) == (2, True)
 
 
 @cases("bad", "x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10")
