@@ -275,14 +275,11 @@ class Command(TyperCommand):
         try:
             return super().parse_args(ctx, spread(args, self._lists))
         except TyperException:
-            # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt`.
-            if (
-                self._lists
-                and args
-                and not args[-1].startswith("-")
-                and not args[-1].isdecimal()
-            ):
-                argument_first = [args[-1], *args[:-1]]
+            # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt -q`.
+            taken = [word for word in args if _ends_a_list(word, args, self._lists)]
+            for word in taken:
+                place = args.index(word)
+                argument_first = [word, *args[:place], *args[place + 1 :]]
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread(argument_first, self._lists))
             raise
@@ -347,6 +344,16 @@ def _files_named(values: Sequence[Any]) -> set[Path]:
             files.add(Path(word).resolve())
             files.add(Path(word.rpartition(":")[0]).resolve())
     return files
+
+
+def _ends_a_list(word: str, arguments: Sequence[str], lists: Container[str]) -> bool:
+    """Whether it is the last of a list option's values, and no number."""
+    if word.startswith("-") or word.isdecimal():
+        return False
+    place = list(arguments).index(word)
+    is_last = place + 1 == len(arguments) or arguments[place + 1].startswith("-")
+    options = [before for before in arguments[:place] if before.startswith("-")]
+    return is_last and bool(options) and options[-1] in lists
 
 
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:

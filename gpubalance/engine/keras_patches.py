@@ -12,6 +12,7 @@ import contextlib
 import functools
 import inspect
 import re
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -232,6 +233,10 @@ def taking_keys_at_once() -> contextlib.AbstractContextManager[None]:
     return acting({_NEXT_SUM_KEY: keys.of_next})
 
 
+# All devices take the keys of a call at once: two threads must not take them in turns.
+_RESERVING = threading.Lock()
+
+
 class _KeysOfSums:
     """Gives the sums of one traced function their keys, from one capture for all devices.
 
@@ -278,12 +283,13 @@ class _KeysOfSums:
     def _reserved(self) -> Any:
         """Each device's first key of a call."""
         first_keys = []
-        for launcher, count in self._sum_counts.items():
-            keys = launcher._collective_keys
-            with keys._lock:
-                next_keys = keys._instance_key_table[launcher._group_key]
-                first_keys.append(next_keys[launcher._device])
-                next_keys[launcher._device] += count
+        with _RESERVING:
+            for launcher, count in self._sum_counts.items():
+                keys = launcher._collective_keys
+                with keys._lock:
+                    next_keys = keys._instance_key_table[launcher._group_key]
+                    first_keys.append(next_keys[launcher._device])
+                    next_keys[launcher._device] += count
         with tf.device("CPU:0"):
             return tf.constant(first_keys, tf.int32)
 

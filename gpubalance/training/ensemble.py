@@ -237,28 +237,32 @@ class Ensemble:
 
 
 def _kind(model: Any) -> object:
-    """What is the same of models that take the same time; the model's id if it has no config.
+    """Equal for models whose layers have equal configs; the model's id if it has no config.
 
     Strides, pooling and precision do not show in layer types and weight shapes, but in configs.
     """
-    layers = model._flatten_layers()
-    # Keras numbers names within a process, so a config names another layer by its place here.
-    places = {layer.name: place for place, layer in enumerate(layers)}
+    layers = list(model._flatten_layers())
+    # Keras numbers names within a process, so a config names another layer, or an operation such
+    # as `add_1`, by its place here.
+    places: dict[str, int] = {}
+    for layer in layers:
+        for named in (layer, *getattr(layer, "operations", ())):
+            places.setdefault(named.name, len(places))
     try:
         configs = str(_renamed([layer.get_config() for layer in layers], places))
-    # What Keras' code or a user's `get_config` raises
-    except (AttributeError, NotImplementedError, TypeError, ValueError):
+    except Exception:  # noqa: BLE001  (whatever a user's `get_config` raises)
         return id(model)
     shapes = tuple(weight.shape for weight in model.weights)
     return tuple(map(type, layers)), shapes, configs
 
 
 def _renamed(config: Any, places: dict[str, int]) -> Any:
-    """A config with each layer's name replaced by its place."""
+    """A config without seeds, and with each layer's name replaced by its place."""
     if isinstance(config, dict):
         return {
             _renamed(key, places): _renamed(value, places)
             for key, value in config.items()
+            if key != "seed"
         }
     if isinstance(config, list | tuple):
         return [_renamed(value, places) for value in config]

@@ -44,7 +44,8 @@ class Trainer(ABC):
 
         Datasets and arrays are brought into global batches of this size, which `steps_per_epoch`
         counts, unless `batch_size` says otherwise; `validation_steps` counts the user's own. If the
-        model's class has its own `fit`, that is called, and its `super().fit` trains so. Raises
+        model's class has its own `fit`, that is called, and its `super().fit`, in the same thread,
+        trains so. Raises
         BadInput for a model that these devices can't train, and for data that can't be dispatched
         or whose own code fails.
         """
@@ -61,15 +62,23 @@ class Trainer(ABC):
     def _call(
         self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
-        """Calls the model's method. Keras' own, also inside a subclass's, is over the devices."""
+        """Calls the model's method. Keras' own, also inside a subclass's, is over the devices.
+
+        Warns of a subclass's method that does not come to Keras' own.
+        """
         check_model(model, f"{self.called}.{name}(model, …)")
         import keras
 
         from gpubalance.engine.replacing import Method, acting
+        from gpubalance.engine.user_functions import warn_user
+
+        is_over_devices = False
 
         def over_devices(
             keras_method: Any, model: Any, *given: Any, **named: Any
         ) -> Any:
+            nonlocal is_over_devices
+            is_over_devices = True
             return self.call(keras_method, model, given, named)
 
         # A subclass's `fit` may take other arguments than Keras', and also evaluate.
@@ -78,7 +87,13 @@ class Trainer(ABC):
             for method in ("fit", "evaluate", "predict")
         }
         with acting(own):
-            return getattr(type(model), name)(model, *arguments, **options)
+            result = getattr(type(model), name)(model, *arguments, **options)
+        if not is_over_devices:
+            warn_user(
+                f"the {name} of the model {model.name} did not call super().{name} in "
+                f"this thread, so {self.called} had no part in it"
+            )
+        return result
 
     def call(
         self,

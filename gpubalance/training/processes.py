@@ -171,7 +171,9 @@ class _AgreedEnd(keras.callbacks.Callback):  # type: ignore[misc]
         setattr(self.model, flag, self._processes.any(getattr(self.model, flag)))
 
 
-def end_together(method: str, bound: dict[str, Any], processes: Processes) -> None:
+def end_together(
+    method: str, bound: dict[str, Any], processes: Processes, model: Any
+) -> None:
     """Changes a method's arguments so that it ends in all processes if a callback ends it in one.
 
     They agree by an all-reduce of one number after each epoch; also after each batch if a callback
@@ -186,7 +188,11 @@ def end_together(method: str, bound: dict[str, Any], processes: Processes) -> No
         if processes.any(_are_own(callbacks, end.hooks)):
             agreed[end.hooks[-1]] = end.flag
     if agreed:
-        _replace_callbacks(bound, [*callbacks, _AgreedEnd(processes, agreed)])
+        agreed_end = _AgreedEnd(processes, agreed)
+        agreed_end.set_model(
+            model
+        )  # Keras sets it in a list, but not in a CallbackList
+        _replace_callbacks(bound, [*callbacks, agreed_end])
 
 
 def _callbacks(bound: dict[str, Any]) -> list[Any]:
@@ -205,7 +211,7 @@ def _replace_callbacks(bound: dict[str, Any], callbacks: list[Any]) -> None:
     given = bound.get("callbacks")
     changed: Any = callbacks
     if isinstance(given, keras.callbacks.CallbackList):
-        options = {"model": given.model, **given.params}
+        options = {"model": getattr(given, "_model", None), **(given.params or {})}
         changed = keras.callbacks.CallbackList(callbacks, **options)
     bound["callbacks"] = changed
 

@@ -202,8 +202,14 @@ def take_over() -> None:
     act_always(
         {Method.of_all(keras.Model, name): method for name, method in methods.items()}
     )
-    for module in (keras.saving, keras.models):
-        act_always({Method.of_all(module, "save_model"): _save_by_the_first})
+    functions = (
+        (keras.saving, "save_model"),
+        (keras.saving, "save_weights"),
+        (keras.models, "save_model"),
+    )
+    for module, name in functions:
+        if hasattr(module, name):  # not every Keras has save_weights
+            act_always({Method.of_all(module, name): _save_by_the_first})
     numbers = {"__int__": int, "__float__": float}
     act_always(
         {
@@ -237,7 +243,8 @@ def _save_by_the_first(
 ) -> Any:
     """A `save` or `export` for several processes that train one model: the first one's files stay.
 
-    The others must save too, as reading a metric's variables sums them over all processes.
+    The others must save too, as reading a metric's variables sums them over all processes. A
+    function of keras.saving that a script imported by its name is not replaced.
     """
     split = getattr(model, _SPLIT, None)
     if split is None or split.is_first:

@@ -477,7 +477,7 @@ class Steps(KerasFunctions):
             warn(data.regrouped_text(users_data, self.model, size, steps))
         if self._replicas.cluster is not None:
             # Else, if a callback ended one process, the others would wait for it for ever.
-            end_together(method, options, self._processes)
+            end_together(method, options, self._processes, self.model)
 
     def _has_weights(self) -> bool:
         """Whether all layers are built.

@@ -90,7 +90,10 @@ def test_the_devices_of_one_host_are_one_process(script: str) -> None:
 
 @pytest.mark.usefixtures("stand_in")
 def test_a_failure_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> None:
-    here("launch", *VIA, str(write_plan(tmp_path)), script, "fail", code=5)
+    done = here("launch", *VIA, str(write_plan(tmp_path)), script, "fail", code=5)
+    assert re.search(
+        r"launch \| the process of \S+ ended with exit code 5", done.stderr
+    )
 
 
 @cases("number", signal.SIGTERM, signal.SIGKILL)

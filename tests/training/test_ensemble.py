@@ -110,7 +110,7 @@ def test_models_are_measured_once_only_if_their_layers_are_alike(
 
     class WithoutConfig(Own):
         def get_config(self) -> Any:
-            raise NotImplementedError
+            raise KeyError
 
     measured = []
     own = gpubalance.Ensemble._measured
@@ -122,9 +122,14 @@ def test_models_are_measured_once_only_if_their_layers_are_alike(
     monkeypatch.setattr(gpubalance.Ensemble, "_measured", spy)
     made = [convolutions(), convolutions(2), convolutions(dtype="float64"), Own()]
     made += [convolutions(2), Own(), WithoutConfig(), WithoutConfig()]
+    # Seeds differ in a deep ensemble, and Keras counts the names of operations.
+    for seed in range(2):
+        given = keras.Input((8, 8, 3))
+        drop = keras.layers.Dropout(0.5, seed=seed)
+        made.append(keras.Model(given, drop(given) + 1))
     ensemble = gpubalance.Ensemble(made, simulate=1)
     ensemble.predict(np.ones((4, 8, 8, 3), "float32"))
-    assert measured == [0, 1, 2, 3, 6, 7]
+    assert measured == [0, 1, 2, 3, 6, 7, 8]
 
 
 def test_files_are_loaded_where_they_predict(tmp_path: Path) -> None:

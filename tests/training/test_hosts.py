@@ -43,7 +43,8 @@ def test_the_callbacks_of_a_list_of_keras_are_quieted_and_end_together() -> None
     given = of.CallbackList(callbacks, True, True, model, **params)
     bound: dict[str, Any] = {"callbacks": given}
     quiet(bound)
-    end_together("fit", bound, SimpleNamespace(any=bool))  # type: ignore[arg-type]
+    processes: Any = SimpleNamespace(any=bool)
+    end_together("fit", bound, processes, model)
     found = bound["callbacks"]
     assert isinstance(found, of.CallbackList)
     assert (found.model, found.params) == (model, params)
@@ -51,6 +52,11 @@ def test_the_callbacks_of_a_list_of_keras_are_quieted_and_end_together() -> None
     assert others == [own, model.history]
     assert {"on_epoch_end", "on_train_batch_end"} <= vars(end).keys()
     assert len(given.callbacks) == 4
+    # `evaluate` takes a list that has no model.
+    bound = {"callbacks": of.CallbackList([of.LambdaCallback(on_test_batch_end=print)])}
+    quiet(bound)
+    end_together("evaluate", bound, processes, model)
+    assert bound["callbacks"].callbacks[-1].model is model
 
 
 @pytest.mark.parametrize("is_first", [True, False])
@@ -67,7 +73,8 @@ def test_only_the_first_process_leaves_files(
     keras.models.save_model(model=model, filepath=tmp_path / "3.keras")
     model.export(tmp_path / "4", verbose=False)
     model.export(filepath=str(tmp_path / "5"), verbose=False)
-    assert len(list(tmp_path.iterdir())) == 6 * is_first
+    keras.saving.save_weights(model, tmp_path / "6.weights.h5")
+    assert len(list(tmp_path.iterdir())) == 7 * is_first
 
 
 @pytest.mark.full  # three processes
