@@ -97,6 +97,9 @@ class Steps(KerasFunctions):
         self._reset_call()
         self._feed.begin()
         self._make_optimizer()
+        # Without the optimizer's part the text would come once more, with it.
+        if name == "fit" and self._has_weights():
+            self._warnings.warn_if_not_the_planned_model()
         try:
             self._processes.compare_sizes(data.sizes(options))
             with (
@@ -449,7 +452,7 @@ class Steps(KerasFunctions):
     def _prepare(self, method: str, options: dict[str, Any]) -> None:
         """Checks model and data, and replaces the data in `options` by batches of the split.
 
-        Warns of a model that is not the planned one, and of data that is regrouped.
+        Warns of data that is regrouped.
         """
         split = self._split
         trains = method == "fit"
@@ -464,8 +467,6 @@ class Steps(KerasFunctions):
             warn(measured.precision_mismatch_text(self.model, split.precision))
             warn(set_before_text(self.model))
             self._compiled_steps.begin(options)
-            if self._has_weights():
-                self._warnings.warn_if_not_the_planned_model()
         users_data = options["x"]
         self._warnings.begin(options)
         # A split made of ratios divides batches of any size, so the data keeps its own batches.

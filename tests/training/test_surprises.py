@@ -66,6 +66,15 @@ def test_a_plan_of_another_model_is_told_once(tmp_path: Path) -> None:
     )
     assert f"163 parameters: {balance}, if FUNCTION in FILE.py " in text
     assert told(lambda: split.fit(model, X, Y, verbose=0)) == []
+    # The model's optimizer is built by then: else the text would come twice.
+    of_sgd = altered(made, model=altered(known(made.model), optimizer=SGD))
+    path.write_text(of_sgd.model_dump_json())
+    with pytest.warns(UserWarning, match=simulated_only):
+        split = load_plan(path)
+    with split.scope():
+        model = classifier("adam")()
+    (text,) = told(lambda: split.fit(model, X, Y, verbose=0))
+    assert "trained by Adam" in text
 
 
 def test_how_a_model_is_unlike_the_plans_is_told_with_what_to_do() -> None:
