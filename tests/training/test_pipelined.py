@@ -196,14 +196,17 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
     dense = [keras.Input((6,)), of.Dense(3)]
     body = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True)]
     body += [of.Dropout(0.1), of.Dense(3)]
+    masked = keras.Sequential(body)
     own_code = "is of the class Subclassed, with code of its own instead of a graph"
     own_step = "has its own train_step, which runs all layers in one go"
     left = "divides by the number of values that ignore_class leaves"
+    mask = "has a mask, which the output loses"
     mean, other = loss("sum_over_batch_size"), loss("none")
     cases: list[tuple[Any, Any, str]] = [
         (subclassed(), "mse", own_code),
         (traced(), "mse", own_step),
-        (keras.Sequential(body), mean, "divides by the number of values that a mask"),
+        (masked, mean, mask),
+        (masked, loss("sum"), mask),
         (keras.Sequential(dense), other, "divides by something other than the number"),
         (keras.Sequential(dense), ignoring, left),
         (keras.Sequential(dense), None, "is compiled without a loss"),
