@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.blocks import Blocks, Calls
@@ -183,7 +184,7 @@ class PipelinedSteps(KerasFunctions):
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         parts = _parts(next(iterator))
-        self._refuse_larger(_samples(parts))
+        self._refuse_larger(samples_of(parts))
         if not self._is_tried:
             self._try(parts)
             self._is_tried = True
@@ -207,7 +208,7 @@ class PipelinedSteps(KerasFunctions):
             # Layers add a mean over the micro-batch to the loss.
             added += micro_batch.samples * sum(map(float, of_layers))
         whole = self._together(each)
-        loss = self._loss_of(parts, whole) + added / _samples(parts)
+        loss = self._loss_of(parts, whole) + added / samples_of(parts)
         return self._logged(parts, whole, loss)
 
     def _loss_of(self, parts: Parts, outputs: Any) -> float:
@@ -242,7 +243,7 @@ class PipelinedSteps(KerasFunctions):
             outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
             return np.array([self._loss_of(some, outputs), *map(float, added)])
 
-        check_loss(self.model, _samples(parts), self._result.micro_batch, losses)
+        check_loss(self.model, samples_of(parts), self._result.micro_batch, losses)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
@@ -276,7 +277,7 @@ class PipelinedSteps(KerasFunctions):
 
     def _micro_batches(self, parts: Parts) -> list[MicroBatch]:
         """The batch in micro-batches of the measured size; the last one may be smaller."""
-        samples = _samples(parts)
+        samples = samples_of(parts)
         size = self._result.micro_batch
         micro_batches = []
         for start in range(0, samples, size):
@@ -286,12 +287,8 @@ class PipelinedSteps(KerasFunctions):
 
 
 def _parts(batch: Any) -> Parts:
-    parts = keras.utils.unpack_x_y_sample_weight(batch)
+    parts = keras.utils.unpack_x_y_sample_weight(cleaned(batch))
     return tuple(part for part in parts if part is not None)
-
-
-def _samples(parts: Parts) -> int:
-    return int(tf.nest.flatten(parts)[0].shape[0])
 
 
 def _rows(parts: Parts, rows: slice) -> Any:

@@ -129,6 +129,19 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, loaded) == 0
 
 
+def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
+    inputs, labels = of_two(_SAMPLES)
+    weights = {"kind": None, "size": weighted(_SAMPLES)[2]}
+    layers, model, alone = beside(two_in_two_out)
+    options = {"sample_weight": weights, "shuffle": False, "verbose": 0}
+    mine = layers.fit(model, inputs, labels, **options).history
+    its = alone.fit(inputs, labels, batch_size=32, **options).history
+    assert apart(model, alone) < 1e-6
+    assert mine["loss"] == pytest.approx(its["loss"])
+    with refused(r'y\["size"\] is missing'):
+        layers.fit(model, inputs, labels | {"size": None}, verbose=0)
+
+
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 
