@@ -168,7 +168,12 @@ class PipelinedSteps(KerasFunctions):
         )
 
     def trace_again(self, what: str) -> None:
-        """Does nothing: the stages were traced when the model was cut, until it is compiled."""
+        """Has the next training check again that no layer was frozen or unfrozen.
+
+        Which layers are trained is fixed when the model is cut, until it is compiled again.
+        """
+        if what == "train":
+            self._is_tried = False
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
@@ -186,6 +191,7 @@ class PipelinedSteps(KerasFunctions):
         parts = _parts(next(iterator))
         self._refuse_larger(samples_of(parts))
         if not self._is_tried:
+            self._refuse_trainable_changes()
             self._try(parts)
             self._is_tried = True
         micro_batches = self._micro_batches(parts)
@@ -265,6 +271,17 @@ class PipelinedSteps(KerasFunctions):
         self.model._loss_tracker.update_state(loss, sample_weight=samples)
         weights = labels[1] if len(labels) > 1 else None
         return self.model.compute_metrics(inputs, labels[0], outputs, weights)
+
+    def _refuse_trainable_changes(self) -> None:
+        for section in self._pipeline.cut.sections:
+            for variable in section.trainable_changes:
+                raise BadInput(
+                    f"the weight {variable.path} was frozen or unfrozen after the "
+                    f"first fit, evaluate or predict had cut the model "
+                    f"{self.model.name}",
+                    remedy="compile the model again, in the scope of layers, after "
+                    "trainable is set",
+                )
 
     def _refuse_larger(self, samples: int) -> None:
         maximum = self._result.global_batch

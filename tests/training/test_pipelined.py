@@ -142,6 +142,32 @@ def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
         layers.fit(model, inputs, labels | {"size": None}, verbose=0)
 
 
+def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
+    """Evaluate has cut the model, and so has fixed what fit trains."""
+    inputs, labels = of_two(_SAMPLES)
+    layers, model, _ = beside(two_in_two_out)
+    layers.evaluate(model, inputs, labels, verbose=0)
+    frozen = model.get_layer("kind")
+    frozen.trainable = False
+    before = frozen.get_weights()
+    changed = "weight kind/kernel was frozen or unfrozen after"
+    with refused(rf"{changed}(.|\n)*→ compile the model again"):
+        layers.fit(model, inputs, labels, verbose=0)
+    with layers.scope():
+        model.compile("sgd", {"kind": "sparse_categorical_crossentropy", "size": "mse"})
+    layers.fit(model, inputs, labels, verbose=0)
+    assert largest(frozen.get_weights(), before) == 0
+
+    def unfreeze(*_: Any) -> None:
+        frozen.trainable = True
+        model.make_train_function(force=True)
+
+    unfreezes = keras.callbacks.LambdaCallback(on_epoch_end=unfreeze)
+    options = {"epochs": 2, "verbose": 0, "callbacks": [unfreezes]}
+    with refused(changed):
+        layers.fit(model, inputs, labels, **options)
+
+
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 
