@@ -298,7 +298,10 @@ def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
     inputs, labels = of_two(100)
     weights = {"kind": None, "size": weighted(100)[2]}
     split, model, one_device = in_both(two_in_two_out)
-    options = {"validation_data": (inputs, labels, weights), "sample_weight": weights}
+    options: dict[str, Any] = {
+        "validation_data": (inputs, labels, weights),
+        "sample_weight": weights,
+    }
     options |= {"batch_size": 100, "shuffle": False, "verbose": 0}
     mine = split.fit(model, inputs, labels, **options).history
     its = one_device.fit(inputs, labels, **options).history
