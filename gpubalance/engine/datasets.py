@@ -43,13 +43,20 @@ def _is_missing(part: Any) -> bool:
 
 
 def _weight_each(batch: Any) -> Any:
-    """The batch with a weight for each sample, where it has one for all, as Keras takes it too."""
-    if not _has_one_weight(batch):
+    """The batch with a weight for each sample.
+
+    Keras also takes one weight for all samples, and none, which is 1, for some outputs.
+    """
+    if not isinstance(batch, tuple) or len(batch) != 3:
         return batch
     inputs, labels, weights = batch
+    if not any(_is_number(one) or _is_missing(one) for one in tf.nest.flatten(weights)):
+        return batch
     count = tf.shape(tf.nest.flatten(inputs)[0])[:1]
 
     def filled(weight: Any) -> Any:
+        if _is_missing(weight):
+            return tf.ones(count)
         return tf.fill(count, weight) if _is_number(weight) else weight
 
     return inputs, labels, tf.nest.map_structure(filled, weights)
@@ -89,6 +96,11 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
     """The error for a part of the batch that can't be cut into the devices' samples."""
     kind = type(part).__name__
     name = _name_in(batch, part)
+    if part is None and name.startswith("y"):
+        return BadInput(
+            f"{name} is missing",
+            remedy="give labels of any value, if the loss of this output is None",
+        )
     if isinstance(part, tf.RaggedTensor):
         return BadInput(
             f"{name} is a {kind} with rows of different length, which cannot be split "

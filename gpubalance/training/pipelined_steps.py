@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.blocks import Blocks, Calls
@@ -167,7 +168,12 @@ class PipelinedSteps(KerasFunctions):
         )
 
     def trace_again(self, what: str) -> None:
-        """Does nothing: the stages were traced when the model was cut, until it is compiled."""
+        """Has the next training check again that no layer was frozen or unfrozen.
+
+        Which layers are trained is fixed when the model is cut, until it is compiled again.
+        """
+        if what == "train":
+            self._is_tried = False
 
     def predict(self, batches: Sequence[Any]) -> Any:
         """The outputs for all samples of some batches, in their order."""
@@ -183,8 +189,9 @@ class PipelinedSteps(KerasFunctions):
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
         parts = _parts(next(iterator))
-        self._refuse_larger(_samples(parts))
+        self._refuse_larger(samples_of(parts))
         if not self._is_tried:
+            self._refuse_trainable_changes()
             self._try(parts)
             self._is_tried = True
         micro_batches = self._micro_batches(parts)
@@ -207,7 +214,7 @@ class PipelinedSteps(KerasFunctions):
             # Layers add a mean over the micro-batch to the loss.
             added += micro_batch.samples * sum(map(float, of_layers))
         whole = self._together(each)
-        loss = self._loss_of(parts, whole) + added / _samples(parts)
+        loss = self._loss_of(parts, whole) + added / samples_of(parts)
         return self._logged(parts, whole, loss)
 
     def _loss_of(self, parts: Parts, outputs: Any) -> float:
@@ -242,7 +249,7 @@ class PipelinedSteps(KerasFunctions):
             outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
             return np.array([self._loss_of(some, outputs), *map(float, added)])
 
-        check_loss(self.model, _samples(parts), self._result.micro_batch, losses)
+        check_loss(self.model, samples_of(parts), self._result.micro_batch, losses)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""
@@ -265,6 +272,17 @@ class PipelinedSteps(KerasFunctions):
         weights = labels[1] if len(labels) > 1 else None
         return self.model.compute_metrics(inputs, labels[0], outputs, weights)
 
+    def _refuse_trainable_changes(self) -> None:
+        for section in self._pipeline.cut.sections:
+            for variable in section.trainable_changes:
+                raise BadInput(
+                    f"the weight {variable.path} was frozen or unfrozen after the "
+                    f"first fit, evaluate or predict had cut the model "
+                    f"{self.model.name}",
+                    remedy="compile the model again, in the scope of layers, after "
+                    "trainable is set",
+                )
+
     def _refuse_larger(self, samples: int) -> None:
         maximum = self._result.global_batch
         if samples > maximum:
@@ -276,7 +294,7 @@ class PipelinedSteps(KerasFunctions):
 
     def _micro_batches(self, parts: Parts) -> list[MicroBatch]:
         """The batch in micro-batches of the measured size; the last one may be smaller."""
-        samples = _samples(parts)
+        samples = samples_of(parts)
         size = self._result.micro_batch
         micro_batches = []
         for start in range(0, samples, size):
@@ -286,12 +304,8 @@ class PipelinedSteps(KerasFunctions):
 
 
 def _parts(batch: Any) -> Parts:
-    parts = keras.utils.unpack_x_y_sample_weight(batch)
+    parts = keras.utils.unpack_x_y_sample_weight(cleaned(batch))
     return tuple(part for part in parts if part is not None)
-
-
-def _samples(parts: Parts) -> int:
-    return int(tf.nest.flatten(parts)[0].shape[0])
 
 
 def _rows(parts: Parts, rows: slice) -> Any:

@@ -20,10 +20,10 @@ from tests.cli.program import QUICK_PAIR, ROOT
 from tests.support.late import keras, layers, tf
 from tests.support.python import python
 from tests.support.told import refused, warned
-from tests.training.cases import KERAS_OWN, apart, in_both, in_split
-from tests.training.models import classifier, compiled, dense
+from tests.training.cases import KERAS_OWN, apart, in_both, in_split, largest
+from tests.training.models import classifier, compiled, dense, two_in_two_out
 from tests.training.plans import planned
-from tests.training.samples import numbers
+from tests.training.samples import numbers, of_two, weighted
 
 X, Y = numbers(240)
 
@@ -294,6 +294,24 @@ def test_one_weight_for_all_of_a_batch_is_each_samples() -> None:
         split.fit(model, mine, verbose=0)
         one_device.fit(X, Y, 100, sample_weight=its, shuffle=False, verbose=0)
         assert apart(model, one_device) < 1e-6, name
+
+
+def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
+    """Keras takes weights for some outputs. Labels must be there, also those without a loss."""
+    inputs, labels = of_two(100)
+    weights = {"kind": None, "size": weighted(100)[2]}
+    split, model, one_device = in_both(two_in_two_out)
+    options: dict[str, Any] = {
+        "validation_data": (inputs, labels, weights),
+        "sample_weight": weights,
+    }
+    options |= {"batch_size": 100, "shuffle": False, "verbose": 0}
+    mine = split.fit(model, inputs, labels, **options).history
+    its = one_device.fit(inputs, labels, **options).history
+    assert largest([mine[name] for name in its], its.values()) < 1e-6
+    assert apart(model, one_device) < 1e-6
+    with refused(r'y\["size"\] is missing(.|\n)*→ give labels of any value'):
+        split.fit(model, inputs, labels | {"size": None}, verbose=0)
 
 
 @pytest.mark.full

@@ -129,6 +129,45 @@ def test_fit_evaluate_and_predict_give_what_one_device_gives(tmp_path: Path) -> 
     assert apart(model, loaded) == 0
 
 
+def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
+    inputs, labels = of_two(_SAMPLES)
+    weights = {"kind": None, "size": weighted(_SAMPLES)[2]}
+    layers, model, alone = beside(two_in_two_out)
+    options = {"sample_weight": weights, "shuffle": False, "verbose": 0}
+    mine = layers.fit(model, inputs, labels, **options).history
+    its = alone.fit(inputs, labels, batch_size=32, **options).history
+    assert apart(model, alone) < 1e-6
+    assert mine["loss"] == pytest.approx(its["loss"])
+    with refused(r'y\["size"\] is missing'):
+        layers.fit(model, inputs, labels | {"size": None}, verbose=0)
+
+
+def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
+    """Evaluate has cut the model, and so has fixed what fit trains."""
+    inputs, labels = of_two(_SAMPLES)
+    layers, model, _ = beside(two_in_two_out)
+    layers.evaluate(model, inputs, labels, verbose=0)
+    frozen = model.get_layer("kind")
+    frozen.trainable = False
+    before = frozen.get_weights()
+    changed = "weight kind/kernel was frozen or unfrozen after"
+    with refused(rf"{changed}(.|\n)*→ compile the model again"):
+        layers.fit(model, inputs, labels, verbose=0)
+    with layers.scope():
+        model.compile("sgd", {"kind": "sparse_categorical_crossentropy", "size": "mse"})
+    layers.fit(model, inputs, labels, verbose=0)
+    assert largest(frozen.get_weights(), before) == 0
+
+    def unfreeze(*_: Any) -> None:
+        frozen.trainable = True
+        model.make_train_function(force=True)
+
+    unfreezes = keras.callbacks.LambdaCallback(on_epoch_end=unfreeze)
+    options = {"epochs": 2, "verbose": 0, "callbacks": [unfreezes]}
+    with refused(changed):
+        layers.fit(model, inputs, labels, **options)
+
+
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 
@@ -196,14 +235,17 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
     dense = [keras.Input((6,)), of.Dense(3)]
     body = [keras.Input((6,)), of.Embedding(9, 4, mask_zero=True)]
     body += [of.Dropout(0.1), of.Dense(3)]
+    masked = keras.Sequential(body)
     own_code = "is of the class Subclassed, with code of its own instead of a graph"
     own_step = "has its own train_step, which runs all layers in one go"
     left = "divides by the number of values that ignore_class leaves"
+    mask = "has a mask, which the output loses"
     mean, other = loss("sum_over_batch_size"), loss("none")
     cases: list[tuple[Any, Any, str]] = [
         (subclassed(), "mse", own_code),
         (traced(), "mse", own_step),
-        (keras.Sequential(body), mean, "divides by the number of values that a mask"),
+        (masked, mean, mask),
+        (masked, loss("sum"), mask),
         (keras.Sequential(dense), other, "divides by something other than the number"),
         (keras.Sequential(dense), ignoring, left),
         (keras.Sequential(dense), None, "is compiled without a loss"),

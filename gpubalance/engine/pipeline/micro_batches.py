@@ -93,11 +93,16 @@ def _refuse_compiled(model: Any) -> None:
             "its layers add are not enough to train it in micro-batches",
             remedy="compile(optimizer, loss)",
         )
+    if any(keras_patches.mask_of(output) is not None for output in model.outputs):
+        raise Refused(
+            f"an output of the model {model.name} has a mask, which the output loses "
+            "when it leaves its device, so evaluate and metrics would count padding",
+            remedy="leave the mask out and give padding a sample weight of 0, or train "
+            "the model on one device or in a split (gpubalance balance)",
+        )
     reductions = set(reductions_of(model._compile_loss))
     if reductions == {"sum"}:
         return
-    if any(keras_patches.mask_of(output) is not None for output in model.outputs):
-        refuse_loss("the number of values that a mask leaves in a batch")
     if any(map(keras_patches.ignores_class, losses)):
         refuse_loss("the number of values that ignore_class leaves in a batch")
     if "sum" in reductions:

@@ -121,6 +121,14 @@ class Section:
         """The variables that its layers change by themselves: moving means, random states."""
         return [*self._layers.non_trainable_variables, *self._layers.metrics_variables]
 
+    @property
+    def trainable_changes(self) -> list[Any]:
+        """The variables that were frozen or unfrozen since it was made."""
+        before = {id(variable): variable for variable in self.trained}
+        now = {id(one): one for one in self._layers.trainable_variables}
+        both = before | now
+        return [both[key] for key in both if (key in before) != (key in now)]
+
     def place(self, device: str) -> None:
         """Moves its variables to a device."""
         for variable in self.variables:
