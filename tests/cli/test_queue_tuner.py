@@ -51,4 +51,6 @@ def test_the_search_of_the_guide_runs_on_simulated_devices(tmp_path: Path) -> No
     ended = [json.loads(path.read_text())["status"] for path in trials]
     assert ended == ["COMPLETED"] * 3
     workers = {path.name for path in tmp_path.glob("search/units/worker-*.json")}
-    assert workers == {"worker-1.json", "worker-2.json"}
+    # One of them may take all trials before the other has loaded TensorFlow.
+    assert workers
+    assert workers <= {"worker-1.json", "worker-2.json"}
