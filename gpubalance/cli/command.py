@@ -276,10 +276,8 @@ class Command(TyperCommand):
             return super().parse_args(ctx, spread(args, self._lists))
         except TyperException:
             # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt -q`.
-            taken = [word for word in args if _ends_a_list(word, args, self._lists)]
-            for word in taken:
-                place = args.index(word)
-                argument_first = [word, *args[:place], *args[place + 1 :]]
+            for place in _ends_of_lists(args, self._lists):
+                argument_first = [args[place], *args[:place], *args[place + 1 :]]
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread(argument_first, self._lists))
             raise
@@ -346,14 +344,16 @@ def _files_named(values: Sequence[Any]) -> set[Path]:
     return files
 
 
-def _ends_a_list(word: str, arguments: Sequence[str], lists: Container[str]) -> bool:
-    """Whether it is the last of a list option's values, and no number."""
-    if word.startswith("-") or word.isdecimal():
-        return False
-    place = list(arguments).index(word)
-    is_last = place + 1 == len(arguments) or arguments[place + 1].startswith("-")
-    options = [before for before in arguments[:place] if before.startswith("-")]
-    return is_last and bool(options) and options[-1] in lists
+def _ends_of_lists(arguments: Sequence[str], lists: Container[str]) -> Iterator[int]:
+    """The places of the last value of each list option, but for numbers."""
+    name = ""
+    for place, word in enumerate(arguments):
+        if word.startswith("-"):
+            name, _, _ = word.partition("=")
+            continue
+        is_last = place + 1 == len(arguments) or arguments[place + 1].startswith("-")
+        if name in lists and is_last and not word.isdecimal():
+            yield place
 
 
 def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:

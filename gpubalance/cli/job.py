@@ -271,8 +271,8 @@ def tracing_to(folder: Path | None, name: str) -> Tracing | None:
         return None
     if not is_utf8(str(folder)):
         raise EnvironmentFault(
-            f"the name of --trace {clean(repr(str(folder)))} is not UTF-8",
-            remedy="give another --trace",
+            f"--trace {clean(repr(str(folder)))} is not UTF-8",
+            remedy="give a folder whose name is",
         )
     if not are_reached():
         make_folder("--trace", folder)

@@ -80,7 +80,7 @@ def launch(
         if not is_utf8(word):
             raise UsageError(
                 f"the script or its argument {clean(repr(word))} is not UTF-8",
-                remedy="give it another name",
+                remedy="use only UTF-8 in the script's path and arguments",
             )
     if dry.dry_run:
         say(_would_start(planned, command), sys.stdout)

@@ -151,10 +151,8 @@ def reach_planned(plan: Plan, hosts: str | None, via: str | None) -> None:
     """
     used = [plan.devices[number] for number in plan.split.used]
     named = [host for host in hosts_of(used) if host is not None]
-    if hosts is None and via is None:
-        hosts = hosts_option(plan, used)
-    elif hosts is None and named:
-        hosts = ",".join(named)
+    if hosts is None and named:
+        hosts = hosts_option(plan, used) if via is None else ",".join(named)
     if hosts is not None and not named:
         raise PlanMismatch(
             "the plan is for one host, which it does not name",

@@ -45,13 +45,11 @@ def _is_missing(part: Any) -> bool:
 def _weight_each(batch: Any) -> Any:
     """The batch with a weight for each sample.
 
-    Keras also takes one weight for all samples, and none, which is 1, for some outputs.
+    Keras also takes one weight for all samples, or None for some outputs, which stands for 1.
     """
-    if not isinstance(batch, tuple) or len(batch) != 3:
+    if not any(_is_number(one) or _is_missing(one) for one in _weights_in(batch)):
         return batch
     inputs, labels, weights = batch
-    if not any(_is_number(one) or _is_missing(one) for one in tf.nest.flatten(weights)):
-        return batch
     count = tf.shape(tf.nest.flatten(inputs)[0])[:1]
 
     def filled(weight: Any) -> Any:
@@ -64,9 +62,13 @@ def _weight_each(batch: Any) -> Any:
 
 def _has_one_weight(batch: Any) -> bool:
     """Whether a batch, or a dataset's element_spec, has a sample weight that is one number."""
-    if not isinstance(batch, tuple) or len(batch) != 3:
-        return False
-    return any(map(_is_number, tf.nest.flatten(batch[2])))
+    return any(map(_is_number, _weights_in(batch)))
+
+
+def _weights_in(batch: Any) -> list[Any]:
+    """The sample weights of a batch, or of a dataset's element_spec; empty without any."""
+    has_weights = isinstance(batch, tuple) and len(batch) == 3
+    return tf.nest.flatten(batch[2]) if has_weights else []
 
 
 def _is_number(part: Any) -> bool:

@@ -260,28 +260,28 @@ class _KeysOfSums:
         graph = tf.compat.v1.get_default_graph()
         while getattr(graph, "is_control_flow_graph", False):
             graph = graph.outer_graph
-        is_its_own = graph is self._graph and graph.building_function
-        if not is_its_own or not launcher._use_unique_instance_key():
+        is_in_our_graph = graph is self._graph and graph.building_function
+        if not is_in_our_graph or not launcher._use_unique_instance_key():
             return original(launcher)
         with graph.as_default(), tf.device("CPU:0"):
             if launcher not in self._first_keys:
-                self._add(launcher)
+                self._capture_first_key(launcher)
             sums_before = self._sum_counts[launcher]
             self._sum_counts[launcher] += 1
             first_key = self._first_keys[launcher]
             return first_key + sums_before if sums_before else first_key
 
-    def _add(self, launcher: Any) -> None:
+    def _capture_first_key(self, launcher: Any) -> None:
         if self._captured_keys is None:
             self._captured_keys = self._graph.capture_call_time_value(
-                self._reserved, tf.TensorSpec([None], tf.int32)
+                self._reserve, tf.TensorSpec([None], tf.int32)
             )
         place = len(self._first_keys)
         self._first_keys[launcher] = self._captured_keys[place]
         self._sum_counts[launcher] = 0
 
-    def _reserved(self) -> Any:
-        """Each device's first key of a call."""
+    def _reserve(self) -> Any:
+        """Takes the keys of a call; returns each device's first one."""
         first_keys = []
         with _RESERVING:
             for launcher, count in self._sum_counts.items():

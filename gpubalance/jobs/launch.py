@@ -188,12 +188,8 @@ class _Launch:
             if end.code == 0:
                 return 0
             self._has_trained = self._has_trained or end.progress.has_trained
-            used = [self._plan.devices[number] for number in self._plan.split.used]
-            # A script that failed may say nothing, or not which process it was.
-            is_unexplained = end.error is None and (
-                end.is_loss or len(processes_of(used)) > 1
-            )
-            if self._how.restarts or is_unexplained:
+            # A script that failed names no process, and one that was killed prints nothing.
+            if self._how.restarts or end.error is None:
                 self._say(end.why)
             if self._how.restarts:
                 self._say(end.progress.lost_text)

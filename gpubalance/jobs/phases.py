@@ -230,7 +230,7 @@ class Phases:
         self._phases = phases_of(request)
         self._watch = watch
         self._clock = clock
-        self._is_silent = False
+        self._is_silent = resumed
         self._took_s = defaultdict[str, float](float)  # by the phases' keys
         self._number: int | None = None
         self._begun: set[int] = set()
@@ -248,8 +248,6 @@ class Phases:
         measuring = request if isinstance(request, ProbeRequest) else request.measuring
         limit_s = measuring.time_limit_s
         self._limit_s = math.inf if limit_s is None else limit_s
-        if resumed:
-            self._stop_announcing()
 
     def __call__(self, event: Event) -> None:
         """Passes on an event, a phase with its number and times, but not the present one again."""
@@ -259,7 +257,7 @@ class Phases:
                 return
             event = self._begin(number, event)
         elif isinstance(event, Doing) and event.resumes:
-            self._stop_announcing()
+            self._is_silent = True
         elif isinstance(event, TimeLeft):
             self._estimate_present(event)
             self._estimate_by_steps(event)
@@ -267,18 +265,14 @@ class Phases:
             event = self._with_later(event.duration)
             self._note_left(event.duration)
             self._job_has_estimated = True
-        self._correct()
-        self._report_if_longer()
+        if not self._is_silent:
+            self._correct()
+            self._report_if_longer()
         self._watch(event)
-        if self._announced.least_s > self._limit_s:
+        if not self._is_silent and self._announced.least_s > self._limit_s:
             self._limit_s = math.inf
             text = "that is longer than --time-limit, which will end the command early"
             self._watch(Doing(text, stays=True))
-
-    def _stop_announcing(self) -> None:
-        """Announces no times from now on, and keeps none."""
-        self._is_silent = self._is_corrected = self._has_reported_longer = True
-        self._limit_s = math.inf
 
     def keep(self) -> None:
         """Keeps how long the phases took. cli/job.py calls it after a job without an error."""

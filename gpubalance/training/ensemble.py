@@ -237,7 +237,7 @@ class Ensemble:
 
 
 def _kind(model: Any) -> object:
-    """Equal for models whose layers have equal configs; the model's id if it has no config.
+    """Equal for models with equal layers and weight shapes; the model's id if one has no config.
 
     Strides, pooling and precision do not show in layer types and weight shapes, but in configs.
     """
@@ -249,23 +249,23 @@ def _kind(model: Any) -> object:
         for named in (layer, *getattr(layer, "operations", ())):
             places.setdefault(named.name, len(places))
     try:
-        configs = str(_renamed([layer.get_config() for layer in layers], places))
+        configs = str(_comparable([layer.get_config() for layer in layers], places))
     except Exception:  # noqa: BLE001  (whatever a user's `get_config` raises)
         return id(model)
     shapes = tuple(weight.shape for weight in model.weights)
     return tuple(map(type, layers)), shapes, configs
 
 
-def _renamed(config: Any, places: dict[str, int]) -> Any:
+def _comparable(config: Any, places: dict[str, int]) -> Any:
     """A config without seeds, and with each layer's name replaced by its place."""
     if isinstance(config, dict):
         return {
-            _renamed(key, places): _renamed(value, places)
+            _comparable(key, places): _comparable(value, places)
             for key, value in config.items()
             if key != "seed"
         }
     if isinstance(config, list | tuple):
-        return [_renamed(value, places) for value in config]
+        return [_comparable(value, places) for value in config]
     return places.get(config, config) if isinstance(config, str) else config
 
 

@@ -44,10 +44,9 @@ class Trainer(ABC):
 
         Datasets and arrays are brought into global batches of this size, which `steps_per_epoch`
         counts, unless `batch_size` says otherwise; `validation_steps` counts the user's own. If the
-        model's class has its own `fit`, that is called, and its `super().fit`, in the same thread,
-        trains so. Raises
-        BadInput for a model that these devices can't train, and for data that can't be dispatched
-        or whose own code fails.
+        model's class overrides `fit`, that is called, and its `super().fit` trains over these
+        devices, if called in the same thread. Raises BadInput for a model that these devices can't
+        train, and for data that can't be dispatched or whose own code fails.
         """
         return self._call("fit", model, arguments, options)
 
@@ -64,7 +63,7 @@ class Trainer(ABC):
     ) -> Any:
         """Calls the model's method. Keras' own, also inside a subclass's, is over the devices.
 
-        Warns of a subclass's method that does not come to Keras' own.
+        Warns if a subclass's method never calls Keras' own.
         """
         check_model(model, f"{self.called}.{name}(model, …)")
         import keras
@@ -72,13 +71,12 @@ class Trainer(ABC):
         from gpubalance.engine.replacing import Method, acting
         from gpubalance.engine.user_functions import warn_user
 
-        is_over_devices = False
+        called: set[str] = set()
 
         def over_devices(
             keras_method: Any, model: Any, *given: Any, **named: Any
         ) -> Any:
-            nonlocal is_over_devices
-            is_over_devices = True
+            called.add(keras_method.__name__)
             return self.call(keras_method, model, given, named)
 
         # A subclass's `fit` may take other arguments than Keras', and also evaluate.
@@ -88,7 +86,7 @@ class Trainer(ABC):
         }
         with acting(own):
             result = getattr(type(model), name)(model, *arguments, **options)
-        if not is_over_devices:
+        if name not in called:
             warn_user(
                 f"the {name} of the model {model.name} did not call super().{name} in "
                 f"this thread, so {self.called} had no part in it"

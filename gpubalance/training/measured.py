@@ -85,7 +85,7 @@ def _operations(step: Iterable[tuple[str, int]]) -> str:
 def use_measured(wanted: Precision | None, *, warns: bool) -> None:
     """Gives the process the measured precision, if known.
 
-    If this process `warns`, it does so of another policy that the script has set.
+    With `warns`, it warns if the script has set another policy.
     """
     if wanted is None:
         return

@@ -189,9 +189,8 @@ def end_together(
             agreed[end.hooks[-1]] = end.flag
     if agreed:
         agreed_end = _AgreedEnd(processes, agreed)
-        agreed_end.set_model(
-            model
-        )  # Keras sets it in a list, but not in a CallbackList
+        # Keras sets the model of callbacks in a list, but not of those in a CallbackList.
+        agreed_end.set_model(model)
         _replace_callbacks(bound, [*callbacks, agreed_end])
 
 

@@ -202,14 +202,18 @@ def take_over() -> None:
     act_always(
         {Method.of_all(keras.Model, name): method for name, method in methods.items()}
     )
-    functions = (
+    saving_functions = (
         (keras.saving, "save_model"),
         (keras.saving, "save_weights"),
         (keras.models, "save_model"),
     )
-    for module, name in functions:
-        if hasattr(module, name):  # not every Keras has save_weights
-            act_always({Method.of_all(module, name): _save_by_the_first})
+    act_always(
+        {
+            Method.of_all(module, name): _save_by_the_first
+            for module, name in saving_functions
+            if hasattr(module, name)  # not every Keras has save_weights
+        }
+    )
     numbers = {"__int__": int, "__float__": float}
     act_always(
         {

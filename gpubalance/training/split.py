@@ -322,8 +322,8 @@ def _machine_for(
 ) -> Machine:
     """The machine to train on.
 
-    It has the result's own devices if they are simulated and nobody says so. A process that `warns`
-    does so of that.
+    It has the result's own devices if they are simulated and nobody says so. With `warns`, it
+    warns of that.
     """
     if simulate is not None or not result.devices[0].simulated:
         hosts = [host for host in hosts_of(result.devices) if host is not None]

@@ -38,8 +38,9 @@ def test_a_result_behind_a_list_is_the_argument(in_process: Program) -> None:
     """Plan's is optional, so nothing is missing if the list takes it."""
     done = in_process(["plan", "--simulate", "2", "--gpus", "0", "1", "p.json"])
     assert (done.code, "can't read p.json: No such file" in done.err) == (2, True)
-    done = in_process(["queue", "--simulate", "2", "--gpus", "0", "1", "q.txt", "-q"])
-    assert (done.code, "can't read q.txt: No such file" in done.err) == (2, True)
+    for gpus in (["--gpus", "0", "1"], ["--gpus=0"]):
+        done = in_process(["queue", "--simulate", "2", *gpus, "q.txt", "-q"])
+        assert (done.code, "can't read q.txt: No such file" in done.err) == (2, True)
 
 
 @cases("bad", "x", "-5", "1.5", "1e3", "٣", "99999999999999999999", "0x10")

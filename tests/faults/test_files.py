@@ -207,7 +207,7 @@ def test_32_a_name_that_is_not_utf8_is_no_bug(
         (
             3,
             [*run, "--trace", "tr\udce9"],
-            "the name of --trace 'tr\\udce9' is not UTF-8",
+            "--trace 'tr\\udce9' is not UTF-8",
         ),
         (2, [*launch, "\udce9"], "the script or its argument '\\udce9' is not UTF-8"),
     ):
