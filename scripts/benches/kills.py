@@ -186,11 +186,12 @@ def _look_at_the_end(program: Program, seen: Seen, out: str, err: str) -> None:
 
 
 def _in_python(err: str) -> bool:
-    """Whether Python's traceback shows that the interrupt came while Python started.
+    """Whether a traceback of Python's start shows that the interrupt came before our first line.
 
-    No line of the program had run then.
+    Python then ends, or prints the interrupt and goes on to run the program as if there were none.
     """
-    return "KeyboardInterrupt" in err and "…" not in err and "gpubalance/cli" not in err
+    before_ours = err.split("…", 1)[0]
+    return "KeyboardInterrupt" in before_ours and "gpubalance/cli" not in before_ours
 
 
 def _look_at_files(program: Program, seen: Seen) -> None:
