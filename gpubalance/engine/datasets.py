@@ -22,8 +22,10 @@ def cleaned(batch: Any) -> Any:
     Keras gives an empty Optional for labels or weights that it lacks, and arrays as they are in
     `train_on_batch` and the like.
     """
-    with tf.device("/CPU:0"):
-        batch = tf.nest.map_structure(_as_tensor, batch)
+    # Most batches have only tensors, and a map takes ten times as long as this look at them.
+    if not all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(batch)):
+        with tf.device("/CPU:0"):
+            batch = tf.nest.map_structure(_as_tensor, batch)
     if not isinstance(batch, tuple):
         return batch
     parts = list(batch)
