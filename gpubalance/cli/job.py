@@ -265,12 +265,12 @@ def _has(folders: Sequence[Path], name: str) -> bool:
 def tracing_to(folder: Path | None, name: str) -> Tracing | None:
     """The trace of that name, in a folder on the workers' hosts.
 
-    Raises EnvironmentFault if nothing can be written there, or if its name is not UTF-8.
+    Raises EnvironmentFault if nothing can be written there, UsageError if its name is not UTF-8.
     """
     if folder is None:
         return None
     if not is_utf8(str(folder)):
-        raise EnvironmentFault(
+        raise UsageError(
             f"--trace {clean(repr(str(folder)))} is not UTF-8",
             remedy="give a folder whose name is",
         )

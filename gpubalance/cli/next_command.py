@@ -174,18 +174,8 @@ def made_in_a_script(plan: Plan, simulate: str | None, path: Path | None) -> str
     simulated = _simulate_argument(simulate)
     if path:
         return f"load_plan({str(path)!r}{simulated})"
-    split = plan.split.without_idle
     used = [plan.devices[number] for number in plan.split.used]
-    gpus = [device.index if device.host is None else device.called for device in used]
-    arguments = f"{gpus}, {list(split.batches)}"
-    if split.accumulates:
-        arguments += f", micro_batches={list(split.micro_batches)}"
-    usual = type(plan.settings)()
-    for name in ("all_reduce", "pack_bytes", "gradients", "precision", "time_scale"):
-        value = getattr(plan.settings, name)
-        if value != getattr(usual, name):
-            arguments += f", {name}={value!r}"
-    arguments += simulated
+    arguments = plan.split_arguments + simulated
     # A profile names its hosts itself.
     if simulate is not None and used[0].host is not None and used[0].profile is None:
         arguments += f", hosts={list(hosts_of(used))}"

@@ -181,19 +181,14 @@ def refuse_table(plan: Plan) -> None:
     """Raises PlanMismatch for a plan of `plan --curve`, because a table identifies no device."""
     if not plan.devices[0].is_of_table:
         return
-    used = plan.split.used
-    split = plan.split.without_idle
-    indices = [plan.devices[number].index for number in used]
-    call = f"Split({indices}, {list(split.batches)}"
-    if split.accumulates:
-        call += f", micro_batches={list(split.micro_batches)}"
-    gpus = " ".join(map(str, indices))
+    gpus = " ".join(str(plan.devices[number].index) for number in plan.split.used)
+    options = plan.split.without_idle.options
     raise PlanMismatch(
         "the plan is from a table of step times (plan --curve), which does not identify "
         "this machine's GPUs",
         remedy="put the line that `plan --curve` printed into your script, with GPUs "
-        f"numbered as in the table: split = gpubalance.{call})\n"
-        f"gpubalance run --gpus {gpus} {split.options} measures it",
+        f"numbered as in the table: split = gpubalance.Split({plan.split_arguments})\n"
+        f"gpubalance run --gpus {gpus} {options} measures it",
     )
 
 

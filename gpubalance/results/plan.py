@@ -171,6 +171,10 @@ class Balance(Record):
     overhead: Overhead | None = None
 
 
+# Those that `Split` takes, too
+_SPLIT_SETTINGS = ("all_reduce", "pack_bytes", "gradients", "precision", "time_scale")
+
+
 class Plan(OfSplit, OfModel):
     """A split for these devices, which their UUIDs identify, this model and these settings.
 
@@ -210,6 +214,24 @@ class Plan(OfSplit, OfModel):
     def run(self) -> Run | None:
         """The run that proved the plan; None unless `balance` made it and came to its end."""
         return self.balance.run if self.balance else None
+
+    @property
+    def split_arguments(self) -> str:
+        """The arguments of `Split` for these GPUs and settings: `[0, 1], [820, 568]`."""
+        split = self.split.without_idle
+        used = [self.devices[number] for number in self.split.used]
+        gpus = [
+            device.index if device.host is None else device.called for device in used
+        ]
+        arguments = f"{gpus}, {list(split.batches)}"
+        if split.accumulates:
+            arguments += f", micro_batches={list(split.micro_batches)}"
+        usual = type(self.settings)()
+        for name in _SPLIT_SETTINGS:
+            value = getattr(self.settings, name)
+            if value != getattr(usual, name):
+                arguments += f", {name}={value!r}"
+        return arguments
 
     @property
     def wants_larger_batches(self) -> bool:

@@ -204,11 +204,7 @@ def test_32_a_name_that_is_not_utf8_is_no_bug(
     commands.write_text("true")
     queue = ["queue", "--simulate", "2", str(commands)]
     for code, words, says in (
-        (
-            3,
-            [*run, "--trace", "tr\udce9"],
-            "--trace 'tr\\udce9' is not UTF-8",
-        ),
+        (2, [*run, "--trace", "tr\udce9"], "--trace 'tr\\udce9' is not UTF-8"),
         (2, [*launch, "\udce9"], "the script or its argument '\\udce9' is not UTF-8"),
     ):
         done = in_process(words)

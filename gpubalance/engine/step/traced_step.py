@@ -42,8 +42,7 @@ _PLUMBING = {
     "StopGradient",
     "PreventGradient",
 }
-_SAMPLE_WEIGHTS = "sample weights"
-_PARTS = ("inputs", "labels", _SAMPLE_WEIGHTS)  # of a batch
+_PARTS = ("inputs", "labels", "sample weights")  # of a batch
 # Keeps what all but the rarest dropout keeps.
 _DRAWN = 0.95
 
@@ -243,9 +242,9 @@ def state_name(variable: Any) -> str:
 def _with_unequal_weights(batch: Any) -> list[Any]:
     """The tensors of a batch, with sample weights from a half to three halves of its own."""
     tensors = _tensors_in(batch)
-    weights = dict(_named_parts(batch)).get(_SAMPLE_WEIGHTS)
-    first = len(tensors) - len(_tensors_in(weights))
-    for place in range(first, len(tensors)):
+    has_weights = isinstance(batch, tuple | list) and len(batch) == len(_PARTS)
+    weights = _tensors_in(batch[-1]) if has_weights else []
+    for place in range(len(tensors) - len(weights), len(tensors)):
         if tensors[place].dtype.is_floating:
             tensors[place] = _unequal(tensors[place])
     return tensors
