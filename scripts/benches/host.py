@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 from gpubalance.training.split import Split
@@ -42,7 +43,14 @@ def main() -> Iterator[str]:
     for name, clock in _CLOCKS.items():
         ours, keras_own = map(statistics.median, _turns(clock))
         yield f"{name}, in this process: {ours:.0f} µs a step, Keras' fit {keras_own:.0f} µs"
-    yield f"all threads, one more sum over both devices in a function: {_sum_us():.0f} µs"
+    sum_us = _sum_us()
+    yield f"all threads, one more sum over both devices in a function: {sum_us:.0f} µs"
+    one_us, two_us = _graph_us(1), _graph_us(2)
+    yield (
+        f"all threads, the bare graph of such a step: {one_us:.0f} µs on one device, "
+        f"{two_us:.0f} µs on both; with Keras' loop and a sum "
+        f"{keras_own - one_us + two_us + sum_us:.0f} µs"
+    )
 
 
 def _ratio(clock: Callable[[], float]) -> float:
@@ -84,18 +92,60 @@ def _sum_us() -> float:
     replicas = Replicas(None, ("CPU:0", "CPU:1"), ())
     taken_us = []
     for sums in (1, 1 + _MORE_SUMS):
-        sum_of = sum_over(replicas, (0, 1), sums)
-        turns_us = []
-        for turn in range(1 + _TURNS):
-            began_s = time.process_time()
-            for _ in range(_STEPS):
-                for total in sum_of(_GRADIENTS):
-                    total.numpy()  # waits for the device
-            if turn:  # the first one traces
-                turns_us.append(1e6 * (time.process_time() - began_s) / _STEPS)
-        taken_us.append(statistics.median(turns_us))
+        taken_us.append(
+            _processor_us(partial(sum_over(replicas, (0, 1), sums), _GRADIENTS))
+        )
     one_us, all_us = taken_us
     return (all_us - one_us) / _MORE_SUMS
+
+
+def _processor_us(call: Callable[[], Any]) -> float:
+    """The processor time of all threads for a call that returns tensors, in microseconds."""
+    turns_us = []
+    for turn in range(1 + _TURNS):
+        began_s = time.process_time()
+        for _ in range(_STEPS):
+            for tensor in call():
+                tensor.numpy()  # waits for the device
+        if turn:  # the first one traces
+            turns_us.append(1e6 * (time.process_time() - began_s) / _STEPS)
+    return statistics.median(turns_us)
+
+
+def _graph_us(devices: int) -> float:
+    """The processor time of a function that trains a model on each device, without any sum.
+
+    It is written by hand, with neither metrics nor states, and called on tensors that are there.
+    """
+    import keras
+    import tensorflow as tf
+
+    models, batches = [], []
+    for device in range(devices):
+        with tf.device(f"CPU:{device}"):
+            models.append(_model())
+            batches.append((tf.random.uniform((4, 16)), tf.zeros((4,), tf.int32)))
+
+    def train() -> list[Any]:
+        losses = []
+        for device, (model, (x, y)) in enumerate(zip(models, batches, strict=True)):
+            with tf.device(f"CPU:{device}"):
+                with tf.GradientTape() as tape:
+                    outputs = model(x, training=True)
+                    sample_losses = keras.losses.sparse_categorical_crossentropy(
+                        y, outputs
+                    )
+                    loss = tf.reduce_mean(sample_losses)
+                gradients = tape.gradient(loss, model.trainable_weights)
+                for variable, gradient in zip(
+                    model.trainable_weights, gradients, strict=True
+                ):
+                    variable.value.assign_sub(1e-3 * gradient)
+                losses.append(loss)
+        return losses
+
+    step = tf.function(train, autograph=False).get_concrete_function()
+    return _processor_us(step)
 
 
 def _model() -> Any:
