@@ -130,7 +130,7 @@ def means() -> Any:
         yield full(make)
 
 
-@pytest.mark.parametrize("make", means())
+@pytest.mark.parametrize("make", list(means()))
 def test_code_of_ones_own_that_takes_a_mean_is_trained_in_silence(make: Any) -> None:
     found = checked(make(), *(words(100) if make is of_words else (X, Y)))
     assert (found.warned, found.refused) == ((), None)
