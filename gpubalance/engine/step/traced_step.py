@@ -179,7 +179,7 @@ class TracedStep:
             lambda tensor: None if tensor is None else next(samples), self._batch
         )
         self.probing = ParityProbe(divisors, exponents, frozenset(map(id, before)))
-        replacements = replacements_for_parts(self.model, trains=self.trains)
+        replacements = replacements_for_parts(self.model, takes_gradients=self.trains)
         with (
             unchanged(self.model, zip(self._states, before, strict=True)) as scope,
             part_of(weight, replacements | fixed_draws(), probing=self.probing) as part,
