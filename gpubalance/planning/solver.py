@@ -214,7 +214,7 @@ class Solver:
         return binds
 
     def _value(self, sync: SyncCurve) -> Value:
-        """The objective of granules by a deadline: 0 for too few, and too many count as the most."""
+        """The objective of granules by a deadline: 0 for too few; too many count as the most."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             counted = np.minimum(granules, self._maximum)
