@@ -1,7 +1,7 @@
 """A step's gradients: taken when they would be applied, summed over micro-batches, and by rows.
 
-A part's loss counts by the part's share of the *global* batch. So the sum over all micro-batches of
-all replicas is exactly the gradient of the whole batch.
+A part's loss counts by the part's share of the *global* batch. So the gradients of all replicas'
+micro-batches sum exactly to that of the whole batch.
 """
 
 from __future__ import annotations
