@@ -147,7 +147,7 @@ def _count(model: Any, specs: Any) -> float:
     """The operations of a step on one sample; no number if some can't be counted."""
 
     def step(data: Any) -> Any:
-        replacements = replacements_for_parts(model, trains=True)
+        replacements = replacements_for_parts(model, takes_gradients=True)
         with unchanged(model), part_of(1.0, replacements) as part:
             model.train_step(data)
             grads, _ = gradients_of(model, part)

@@ -1,8 +1,8 @@
 """Replaces methods of Keras, TensorFlow or a user's classes inside a block, in its thread only.
 
 What stands in the class is exchanged once, for a method that looks up whether its thread is inside
-such a block. Then it stays: outside of a block, and in every other thread, it calls the original.
-Nothing is put back, so threads can't put it back in the wrong order.
+such a block. That method stays: outside of a block, and in every other thread, it calls the
+original. Nothing is put back, so threads can't put it back in the wrong order.
 
     apply = Method.of(optimizer, "apply")
     with acting({apply: lambda original, optimizer, grads: ...}):
@@ -20,15 +20,15 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import Any, TypeAlias
 
-# Tracing a step and trying one in parts set options of the whole process, as TF32 is one, and
-# Keras declares TensorFlow not thread-safe. One thread at a time does so.
+# Held while a step is traced or tried in parts. Both set options of the whole process, such as
+# TF32, and Keras declares TensorFlow not thread-safe.
 tracing_lock = threading.RLock()
 _installing = threading.Lock()
 
 
 @dataclass(frozen=True)
 class Method:
-    """A method of a class, or a function of a module; of one instance only, if that is given."""
+    """A method of a class or one instance of it, or a function of a module."""
 
     owner: Any  # the class or the module in which it stands
     name: str
@@ -36,7 +36,7 @@ class Method:
 
     @classmethod
     def of(cls, instance: Any, name: str, owner: type | None = None) -> Method:
-        """The method of one instance: its own one, or that which its base `owner` has."""
+        """The method of one instance: its class's, or with `owner` that of this base class."""
         return cls(_defining(owner or type(instance), name), name, id(instance))
 
     @classmethod
@@ -52,7 +52,7 @@ class Method:
         return getattr(now, _ORIGINAL, now)
 
     def install(self) -> None:
-        """Exchanges it, once."""
+        """Exchanges what stands there, once."""
         original = _standing(self.owner, self.name)
         if hasattr(original, _ORIGINAL):
             return
@@ -64,10 +64,10 @@ class Method:
 
 @dataclass(frozen=True)
 class Attribute:
-    """An instance's own attribute, of instances of a class. Its replacement is called to read it.
+    """An attribute of one instance of a class. Reading it calls its replacement with its value.
 
-    The replacement gets the value that the instance has. If it has a method `assign`, that takes
-    what is assigned, and the instance keeps its value.
+    If the replacement has a method `assign`, that takes what is assigned, and the instance keeps
+    its value.
     """
 
     owner: type
@@ -105,7 +105,10 @@ _always: dict[_Key, Callable[..., Any]] = {}
 def acting(
     replacements: Mapping[Method | Attribute, Callable[..., Any]],
 ) -> Iterator[None]:
-    """Makes these act in this thread inside the block, beside those that act there already."""
+    """Makes these act in this thread inside the block.
+
+    Those that act there already go on, unless one of these replaces the same thing.
+    """
     _install(replacements)
     with acting_as({**_thread.acting, **_by_key(replacements)}):
         yield
@@ -118,7 +121,7 @@ def acting_here() -> Mapping[_Key, Callable[..., Any]]:
 
 @contextmanager
 def acting_as(other: Mapping[_Key, Callable[..., Any]]) -> Iterator[None]:
-    """Inside the block the same acts in this thread as in the other one."""
+    """Inside the block this thread has what `acting_here` gave in the other one, and no more."""
     before = _thread.acting
     _thread.acting = other
     try:
@@ -133,7 +136,10 @@ def unmodified() -> AbstractContextManager[None]:
 
 
 def act_always(replacements: Replacements) -> None:
-    """Makes these act in every thread from now on, where a block's do not."""
+    """Makes these act in every thread from now on, unless a block replaces the same.
+
+    They must not be of one instance.
+    """
     _install(replacements)
     _always.update(_by_key(replacements))
 
@@ -161,10 +167,10 @@ def _key(target: Method | Attribute) -> _Key:
 
 def _replacement(owner: Any, name: str, instance: Any) -> Callable[..., Any] | None:
     """What acts in this thread in place of an instance's method or attribute."""
-    acting_here = _thread.acting
+    here = _thread.acting
     return (
-        acting_here.get((owner, name, id(instance)))
-        or acting_here.get((owner, name, None))
+        here.get((owner, name, id(instance)))
+        or here.get((owner, name, None))
         or _always.get((owner, name, None))
     )
 
@@ -175,7 +181,7 @@ def _defining(kind: type, name: str) -> type:
 
 
 def _standing(owner: Any, name: str) -> Any:
-    # Not by getattr, which binds a class's.
+    # Not getattr for a class: that would bind what it finds.
     return getattr(owner, name) if isinstance(owner, ModuleType) else vars(owner)[name]
 
 
@@ -195,7 +201,10 @@ def _dispatching(target: Method, original: Any) -> Any:
 
 
 class _Dispatching:
-    """The same for what is no plain function: outside of a block reading it gives the original."""
+    """As `_dispatching`, for what is no plain function, such as a `tf.function`.
+
+    Outside of a block reading it gives the original.
+    """
 
     def __init__(self, target: Method, original: Any) -> None:
         self._target = target

@@ -18,7 +18,7 @@ Ints: TypeAlias = NDArray[np.intp]
 # Rounding makes equal times and values differ by at most this fraction.
 TIE = 1e-12
 
-_SIZES = 32
+_SIZES = 32  # equal parts of a limit
 # A fraction of a granule, larger than the rounding of a division.
 _ROUNDED = 1e-6
 _ALL = slice(None)
@@ -31,10 +31,10 @@ class Fleet:
     order of the devices does not matter. A required device has one granule as its `floor`.
 
     In micro-batches of m granules, u granules take q·t(m) + t(u − q·m) seconds with q = ⌈u/m⌉ − 1,
-    and the update: t is the device's model, which never falls; the engine takes the remainder
-    first. m may be the limit, a measured batch, or one of 32 equal parts of the limit, rounded up.
-    d(u) is the least time of u granules or more with any m that needs at most K micro-batches. No
-    device does more than `maximum` granules.
+    and the update. t is the device's step-time model, which never falls. (The engine takes the
+    remainder first.) m may be the limit, a measured batch, or a multiple of a 32nd of the limit,
+    rounded up. d(u) is the least time of u granules or more with any m that needs at most
+    `micro_batches`. No device does more than `maximum` granules.
     """
 
     def __init__(
@@ -61,7 +61,8 @@ class Fleet:
         self.largest: Floats = np.minimum(self.limit * micro_batches, maximum)
         is_size = self._sizes.T > 0
         is_size[:, 0] = True  # a size of 0 for a device that can do nothing
-        self._kind, column = np.nonzero(is_size)  # of each size, by kind
+        # Of each size, sorted by kind: the kind, the size, and its seconds without the update
+        self._kind, column = np.nonzero(is_size)
         self._size = self._sizes[column, self._kind]
         self._size_s = self.piece_s(self._size, self._kind) - self.update_s[self._kind]
         self.width = len(self._kind)
@@ -79,8 +80,8 @@ class Fleet:
     ) -> Ints | slice:
         """The last piece that begins before what each kind has reached, by bisection.
 
-        It is an index into the flat table. `begins` is in granules or in seconds. Every piece
-        begins `moved` later than the table says.
+        It is an index into the flat table. `begins` is in granules or in seconds, as is `reached`.
+        Every piece begins `moved` later than the table says.
         """
         if len(begins) == 1:
             return kinds
@@ -141,7 +142,7 @@ class Fleet:
     def micro_batches(self, units: Floats, deadline_s: float) -> tuple[Floats, Floats]:
         """The micro-batch of each device for so many granules, and their seconds with the update.
 
-        It makes the fewest micro-batches that keep the deadline, as even as they can be in no more
+        These are the fewest micro-batches that keep the deadline, as even as they can be in no more
         time.
         """
         kinds = self.kind_of
@@ -163,19 +164,19 @@ class Fleet:
         return chosen, chosen_s
 
     def maximum(self, deadlines_s: Floats) -> Floats:
-        """F(D), the most that each kind has done by a deadline D, at [D, kind].
+        """F(D), the most granules that a device has done by a deadline D: [deadlines, kinds].
 
-        That is full micro-batches and a remainder.
+        These are full micro-batches and a remainder.
         """
         deadlines_s = deadlines_s[:, None]
         if self._micro_batches == 1:
             units = self._units_in(deadlines_s)
         else:
-            # If anything one full one too few: the last micro-batch, which the update follows, may
-            # be as large.
+            # Rounding may leave out one full micro-batch: the last one, which the update follows,
+            # may be as large.
             left_s = (deadlines_s - self.update_s[self._kind]) * (1 - _ROUNDED)
-            a_full_one_s = np.where(self._size > 0, self._size_s, np.inf)
-            full = np.floor(left_s / a_full_one_s).clip(0)
+            full_size_s = np.where(self._size > 0, self._size_s, np.inf)
+            full = np.floor(left_s / full_size_s).clip(0)
             last = self._units_in(deadlines_s, full * self._size_s, self._kind)
             each = full * self._size + np.minimum(last, self._size)
             each = np.minimum(each, self._micro_batches * self._size)
@@ -197,7 +198,7 @@ class Fleet:
 
     @property
     def first_s(self) -> float:
-        """When the first granule can be done, or all required devices' first ones; ∞ if never."""
+        """Seconds until the first granule, or all required devices' first, are done; ∞ if never."""
         a_granule_s = self.piece_s(np.ones(len(self.count)))
         first_s = np.where(self.limit >= 1, a_granule_s, np.inf)
         if self.required:
@@ -206,7 +207,7 @@ class Fleet:
 
     @property
     def last_s(self) -> float:
-        """When all devices have done the most that they may be given."""
+        """Seconds until all devices have done the most that they may be given."""
         able = np.nonzero(self.limit >= 1)[0]
         return float(self.time_s(self.largest[able], able).max(initial=0.0))
 

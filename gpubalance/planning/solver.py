@@ -1,4 +1,4 @@
-"""The best split by deadlines, for one sync: how `allocate` finds it for a set of devices."""
+"""The best split by deadlines, for one sync curve: how `allocate` finds it for a set of devices."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _NO_SYNC = SyncCurve(((0.0, 0.0),))
 _ROUNDING = 1e-13
 # So many granules are sorted at once: that costs about as much as dividing their time further.
 _AT_ONCE = 1 << 12
-_PARTS = 8
+_PARTS = 8  # into which a time interval is divided
 # More time intervals than this, too close in value for any bound to separate, would take too long.
-_MOST = 1 << 18
-# Sets of so many devices are tried: 2⁶ at most.
-_MOST_PAST = 6
+_MAX_INTERVALS = 1 << 18
+# All sets of so many devices are tried: 2⁶ at most.
+_MAX_PAST_SLOWER = 6
 # Blocks of this many numbers stay in the processor's cache.
 _IN_CACHE = 1 << 15
 
 
 class Solver:
-    """One problem, in granules, as if every set of devices had that sync.
+    """One problem, in granules of `multiple` samples, as if every set of devices had that sync.
 
     Raises NoSplitError if no split meets the request.
     """
@@ -47,7 +47,7 @@ class Solver:
         maximum = math.inf
         for batch in (problem.global_batch, problem.max_global_batch):
             if batch is not None:
-                # One more, to name the next possible one.
+                # One more, so that an error can name the next possible global batch.
                 maximum = min(maximum, batch // self._multiple + 1)
         self._fleet = Fleet(
             problem.loads,
@@ -78,7 +78,7 @@ class Solver:
         return self._allocation(deadline_s, alone=False)
 
     def _allocation(self, deadline_s: float, *, alone: bool) -> Allocation:
-        # A required device counts from 0 s on
+        # `Fleet.maximum` counts a required device's granule from 0 s on.
         deadline_s = max(deadline_s, self._first_s)
         units = self._units(deadline_s, alone=alone)
         deadline_s *= 1 + _ROUNDING
@@ -100,9 +100,9 @@ class Solver:
     def _units(self, deadline_s: float, *, alone: bool) -> Floats:
         """The granules of each device by a deadline, as even as possible.
 
-        But a device that is as fast with more keeps what it can do before the deadline, and none
-        gets a batch that was measured to take longer than a larger one, if others can have less.
-        `alone` gives all to the first device of the first kind that can do so many.
+        But each device keeps what it can do before the deadline, unless all together can do too
+        many. And none gets a batch that was measured to take longer than a larger one, if others
+        can have less. `alone` gives all to the first device of the first kind that can do so many.
         """
         kinds = self._fleet.kind_of
         before, by = self._fleet.maximum(
@@ -133,12 +133,12 @@ class Solver:
     ) -> Floats:
         """The fastest of `units` and of those with some devices `past` a slower batch.
 
-        Of 80 samples over two equal devices, 57/23 where 57 take less time than 40. All sets of at
-        most six such devices are tried.
+        Of 80 samples over two equal devices, 57/23 where 57 take less time than 40. All sets of the
+        first six such devices are tried.
         """
         kinds = self._fleet.kind_of
         floor = self._fleet.floor[kinds]
-        slower = np.nonzero(past > floor)[0][:_MOST_PAST]
+        slower = np.nonzero(past > floor)[0][:_MAX_PAST_SLOWER]
         candidates = [units]
         for count in range(1, len(slower) + 1):
             for devices in map(list, combinations(slower, count)):
@@ -149,7 +149,7 @@ class Solver:
         return min(candidates, key=self._measured_busy_s)
 
     def _measured_busy_s(self, units: Floats) -> float:
-        """How long the slowest device computes and updates, by its own batch's measured time."""
+        """Seconds of the slowest device's computing and update, as its own batch was measured."""
         busy_s = [0.0]
         for load, batch in zip(self._problem.loads, self._samples(units), strict=True):
             if batch:
@@ -158,21 +158,22 @@ class Solver:
         return max(busy_s)
 
     def _past_slower(self, units: Floats, high: Floats) -> Floats | None:
-        """The least granules of each device with which none is slower than with more of them.
+        """The fewest granules with which no device is slower than with more.
 
-        None if that already holds.
+        Of a device with a slower batch they are the most that it does in no more time, else its
+        floor. None if no device has a slower batch.
         """
         kinds = self._fleet.kind_of
         minimum = self._fleet.floor[kinds]
-        is_found = False
+        has_slower = False
         for device, load in enumerate(self._problem.loads):
             batch = int(units[device]) * self._multiple
             if batch in load.model.slower_than_larger:
-                is_found = True
+                has_slower = True
                 own_s = load.model.step_time_s(batch) + load.update_s
                 in_own_s = self._fleet.maximum(np.array([own_s * (1 + _ROUNDING)]))
                 minimum[device] = min(in_own_s[0, kinds[device]], high[device])
-        return minimum if is_found else None
+        return minimum if has_slower else None
 
     def _samples(self, granules: Floats) -> tuple[int, ...]:
         return tuple((granules * self._multiple).astype(np.int64).tolist())
@@ -180,7 +181,7 @@ class Solver:
     def _binds(self, units: Floats, sizes: Floats, deadline_s: float) -> list[Binds]:
         """What keeps each device from one granule more in as many micro-batches.
 
-        "memory": its limit, though the granule would be in time, or the global batch is free.
+        "memory": its limit, if the granule would be in time or the global batch is free.
         "speed": the others would wait for it. "granularity": they would wait for a granule, but not
         for a sample. "global batch": neither, but all samples that were asked for are given.
         "sync": one device alone is faster.
@@ -213,7 +214,7 @@ class Solver:
         return binds
 
     def _value(self, sync: SyncCurve) -> Value:
-        """The objective of granules by a deadline; granules above the wanted number don't count."""
+        """The objective of granules by a deadline: 0 for too few; too many count as the most."""
 
         def value(granules: Floats, deadlines_s: Floats) -> Floats:
             counted = np.minimum(granules, self._maximum)
@@ -289,7 +290,7 @@ def best_deadline(
 ) -> tuple[float, float]:
     """The deadline D, in seconds, with the highest value of (G(D), D), and that value.
 
-    Of equals it is the shortest; without a value above `above` they are (∞, 0).
+    Of equal values the shortest deadline wins; without a value above `above` it is (∞, 0).
 
     G(D) is the sum of what all devices have done by D, or with `alone` the most that one has done.
     It rises only when a granule is done, so the best D is one of these times. If they are too many
@@ -304,7 +305,7 @@ def best_deadline(
     best = above
     granules = np.inf
     while granules > max(at_once, _PARTS * begin.size * fleet.count.size):
-        if begin.size > _MOST:
+        if begin.size > _MAX_INTERVALS:
             raise TooFineError(f"{granules:,.0f} batch sizes are too many to compare")
         edges = begin[:, None] + (end - begin)[:, None] * np.linspace(0, 1, _PARTS + 1)
         total, each_once = _done(fleet, edges.ravel(), alone=alone)
@@ -335,7 +336,7 @@ def best_deadline(
 
 
 def _done(fleet: Fleet, deadlines_s: Floats, *, alone: bool) -> tuple[Floats, Floats]:
-    """G, and the same with each kind counted once."""
+    """G at these deadlines, and the sum of what one device of each kind has done."""
     total = np.empty_like(deadlines_s)
     each_once = np.empty_like(deadlines_s)
     for block in _blocks(fleet, deadlines_s.size):
@@ -365,21 +366,21 @@ def _blocks(fleet: Fleet, deadlines: int) -> Iterator[slice]:
 def _in_order(
     fleet: Fleet, low: Floats, high: Floats, *, alone: bool
 ) -> tuple[Floats, Floats]:
-    """When each granule in some intervals is done, and G from then on.
+    """The seconds at which each granule in some intervals is done, and G from then on.
 
     At an interval's start each kind has done `low` granules, at its end `high`. Of several granules
     done at once, all but the last have too small a G, which does no harm.
     """
     counts = (high - low).astype(np.intp)
-    each = counts.ravel()
-    interval, kind = np.indices(counts.shape).reshape(2, -1).repeat(each, axis=1)
-    before = np.cumsum(each) - each - low.ravel()
-    units = np.arange(1.0, len(kind) + 1) - np.repeat(before, each)
+    flat_counts = counts.ravel()
+    interval, kind = np.indices(counts.shape).reshape(2, -1).repeat(flat_counts, axis=1)
+    offset = np.cumsum(flat_counts) - flat_counts - low.ravel()
+    units = np.arange(1.0, len(kind) + 1) - np.repeat(offset, flat_counts)
     times_s = fleet.time_s(units, kind)
     if alone:
         return times_s, units
     order = np.argsort(times_s)  # intervals are in order too
     done = np.cumsum(fleet.count[kind[order]])
     inside = counts @ fleet.count
-    before = low @ fleet.count - (np.cumsum(inside) - inside)
-    return times_s[order], done + before[interval[order]]
+    done_before = low @ fleet.count - (np.cumsum(inside) - inside)
+    return times_s[order], done + done_before[interval[order]]

@@ -1,6 +1,6 @@
 """How a split or stages train: Keras' own `fit` and the like call functions of ours for a batch.
 
-Keras handles whole batches there, as on one device.
+Keras itself handles whole batches, as on one device.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 # the model's own to go with it.
 _FUNCTIONS = "_gpubalance_functions"
 _choosing = threading.RLock()  # which of its functions a thread calls
-_TURN = "_turn"  # of a generator, in Keras' iterator over epochs
+_TURN = (
+    "_turn"  # the attribute of Keras' iterator over epochs with its generator's `Turn`
+)
 
 
 class Trainer(ABC):
@@ -37,7 +39,7 @@ class Trainer(ABC):
     It does not keep a model alive, and a model keeps its traces for as long as both are held.
     """
 
-    called = "split"  # in a script
+    called = "split"  # how messages call it
 
     def fit(self, model: keras.Model, *arguments: Any, **options: Any) -> Any:
         """Keras' `model.fit`, with all its arguments, over these devices; returns its History.
@@ -61,7 +63,7 @@ class Trainer(ABC):
     def _call(
         self, name: str, model: Any, arguments: Sequence[Any], options: dict[str, Any]
     ) -> Any:
-        """Calls the model's method. Keras' own, also inside a subclass's, is over the devices.
+        """Calls the model's method. Inside it Keras' own methods of the model use the devices.
 
         Warns if a subclass's method never calls Keras' own.
         """
@@ -102,7 +104,7 @@ class Trainer(ABC):
     ) -> Any:
         """Keras' own `fit`, `evaluate` or `predict` of a model over the devices.
 
-        In a call that comes from inside one of them, by Keras or a callback, it is called as it is.
+        A call from inside another one, by Keras or a callback, calls Keras' method as it is.
         """
         if self.functions_called_here(model) is not None:
             return keras_method(model, *arguments, **options)
@@ -139,7 +141,7 @@ class Trainer(ABC):
             functions.thread = None
 
     def functions_of(self, model: Any) -> list[KerasFunctions]:
-        """The functions of the model as it is compiled now, for each thread that uses it."""
+        """The functions of the model, for each thread that uses it; some may not be current."""
         by_trainer = vars(model).setdefault(_FUNCTIONS, WeakKeyDictionary())
         known: list[KerasFunctions] = by_trainer.setdefault(self, [])
         return known
@@ -153,11 +155,11 @@ class Trainer(ABC):
 
 
 class KerasFunctions(ABC):
-    """A model's train, test and predict functions as it is compiled now.
+    """A model's train, test and predict functions, as it was compiled when they were made.
 
     `thread` is that in which Keras is calling them, None if it is not. `monitor` is the Monitor of
-    the `fit` that does. `reads_generators_ahead`: nobody else asks a generator for batches before
-    they are needed, so that a thread must.
+    the `fit` that does. `reads_generators_ahead`: a thread of theirs asks generators for batches
+    before these are needed, as nobody else does.
     """
 
     reads_generators_ahead = True
@@ -177,7 +179,7 @@ class KerasFunctions(ABC):
 
     @property
     def is_current(self) -> bool:
-        """Whether the model has not been compiled again."""
+        """Whether the model has not been compiled again since."""
         return are_the_same(self._compiled, compiled_objects(self.model))
 
     @abstractmethod
@@ -233,7 +235,7 @@ class KerasFunctions(ABC):
         """
 
     def test(self, iterator: Iterator[Any]) -> Any:
-        """Does the same for `evaluate`."""
+        """Tests on `steps_per_execution` batches and returns the last logs. Raises as `train`."""
         return self._several(iterator, self._test_on)
 
     @abstractmethod
@@ -264,7 +266,7 @@ class KerasFunctions(ABC):
 
 
 def _none(_: Any) -> None:
-    """What an attribute is in this thread, whatever the model has."""
+    """The value of a replaced attribute, whatever the model has."""
 
 
 def _say_nothing(*_: Any) -> None:
@@ -274,9 +276,10 @@ def _say_nothing(*_: Any) -> None:
 def _begin_on_the_host(
     begin: Callable[..., None], epochs: Any, *arguments: Any, **options: Any
 ) -> None:
-    """Begins Keras' iterator over epochs, which would fill the first GPU with arrays.
+    """Makes Keras' iterator over epochs on the host: it would fill the first GPU with arrays.
 
-    That takes the first batches of a generator, for which an earlier call may still wait.
+    Keras takes a generator's first batches for that, so this waits for the generator's turn: a
+    thread of an earlier call may still hold it.
     """
     import tensorflow as tf
 
@@ -325,7 +328,7 @@ def keras_method_arguments(
 
 
 def check_model(model: Any, call: str) -> None:
-    """Raises BadInput unless it is a Keras model; `call` is how the function is called with one."""
+    """Raises BadInput unless it is a Keras model; `call` shows the right call, for the remedy."""
     import keras
 
     if not isinstance(model, keras.Model):

@@ -1,4 +1,4 @@
-"""A split's scope: what is made in it trains over the split's devices by its own fit."""
+"""A split's scope: a model made in it trains over the split's devices by its own `fit`."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from gpubalance.engine.user_functions import warn_user
 from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
 
-# What TensorFlow says of gradients that are taken in a scope, and not by one of its replicas.
+# A part of TensorFlow's error for gradients that are taken in a scope, but not in a replica.
 _NO_REPLICA = "is not available outside the replica context"
 LOOP_REMEDY = (
     "move the work on a batch into the model's train_step, compile the model in the "
     "scope, and call fit: gpubalance guide train has an example"
 )
-# The layers of a model that had no variables yet when it was compiled
+# Attributes that models get. The layers that had no variables yet when the model was compiled:
 _UNBUILT = "_gpubalance_unbuilt"
 # The split that a model was compiled for; a strategy may serve several splits of the same devices.
 _SPLIT = "_gpubalance_split"
 # Whether it was compiled with jit_compile=False
 _WITHOUT_XLA = "_gpubalance_without_xla"
-# Of a model that was built outside the scope, once that was said
+# Whether it was warned of once, because it was built outside the scope
 _WARNED_OUTSIDE = "_gpubalance_warned_outside"
-# What does with a batch what Keras' methods for one do on every device
-_SHARED_OUT = {
+# What to use instead of Keras' methods for a batch, which give each device all of it
+_INSTEAD = {
     "train_on_batch": "use fit, which shares it out with the model's train_step as "
     "its step",
     "test_on_batch": "use evaluate, which shares it out",
@@ -60,7 +60,7 @@ _entered_here = _Entered()
 
 
 class Scope:
-    """The scope of a split's strategy, which says where a training loop in it belongs.
+    """The scope of a split's strategy; its error says where a training loop belongs instead.
 
     It can be entered again, unlike TensorFlow's: each entry is one of TensorFlow's scopes.
     """
@@ -70,11 +70,11 @@ class Scope:
         self._entered: list[Any] = []
 
     def __enter__(self) -> Any:
-        """Raises BadInput inside the scope of other devices."""
+        """Returns what TensorFlow's scope does. Raises BadInput inside that of other devices."""
         strategy = self._split.replicas.strategy
         refuse_inside_others(strategy)
         _entered_here.splits[strategy] = self._split
-        # For a model without a split, in a thread that has entered no scope
+        # For `last_entered`, in a thread that has entered no scope
         strategy.split = self._split
         scope = strategy.scope()
         entered = scope.__enter__()
@@ -104,7 +104,7 @@ def last_entered(strategy: Any) -> Any:
 
 
 def note_unbuilt(model: Any) -> None:
-    """Notes, as the model is compiled, which of its layers get their variables later."""
+    """Notes, when the model is compiled, which of its layers have no variables yet."""
     layers = model._flatten_layers(include_self=False)
     setattr(
         model, _UNBUILT, frozenset(layer.name for layer in layers if not layer.built)
@@ -271,14 +271,14 @@ def _of_the_split(
         return keras_method(model, *arguments, **options)
     if keras_method.__name__ == "fit":
         _warn_outside(model)
-    with unmodified():  # by a callback of another model's training
+    with unmodified():  # it may be called by a callback of another model's training
         return keras_method(model, *arguments, **options)
 
 
 def _of_each_device(
     keras_method: Any, model: Any, *arguments: Any, **options: Any
 ) -> Any:
-    """A method that Keras runs on each device with the whole batch: of that it warns once."""
+    """A method that Keras runs on each device with the whole batch: warns of that once."""
     split = _split_here(model)
     name = keras_method.__name__
     is_split = split is not None and len(split.devices) > 1
@@ -286,7 +286,7 @@ def _of_each_device(
         split.warned.add(name)
         warn_user(
             f"{name} gives every device the whole batch, so the split gains nothing: "
-            f"{_SHARED_OUT[name]}"
+            f"{_INSTEAD[name]}"
         )
     return keras_method(model, *arguments, **options)
 
@@ -294,9 +294,9 @@ def _of_each_device(
 def _apply_beside_the_split(
     apply: Any, optimizer: Any, *arguments: Any, **options: Any
 ) -> Any:
-    """An optimizer's `apply`, which says once of a training loop around it that it is of no split.
+    """An optimizer's `apply`: warns once if a training loop of the user's calls it on one device.
 
-    Raises BadInput for an optimizer without variables, which TensorFlow makes in the scope only.
+    Then an optimizer without variables raises BadInput: TensorFlow makes them only in the scope.
     """
     strategy = getattr(optimizer, "_distribution_strategy", None)
     split = getattr(strategy, "split", None)
@@ -335,14 +335,15 @@ def _compile_and_note(
 
 def _load_and_note(compile_from_config: Any, model: Any, config: Any) -> None:
     compile_from_config(model, config)
-    # Keras saves False for an "auto" that took none.
+    # If it was compiled with "auto" and Keras chose no XLA, Keras has saved False.
     setattr(model, _WITHOUT_XLA, False)
 
 
 def uses_xla(model: Any, plan: Any) -> bool:
     """Whether a split with this plan, or None, trains the model with XLA.
 
-    As the model was compiled, and as the plan was measured with jit_compile="auto".
+    It does if the model was compiled with XLA, and if the plan was measured with XLA and the model
+    was not compiled with jit_compile=False.
     """
     if model.jit_compile:
         return True

@@ -65,10 +65,10 @@ _TERMINAL_REMEDY = (
 
 
 class Hello(Record):
-    """The address where the process may listen for its peers, and another host's versions."""
+    """The agent's first message: where the process may listen for its peers."""
 
     address: Address
-    installed: dict[str, str | None] | None
+    installed: dict[str, str | None] | None  # versions, by package; None on this host
 
 
 class Start(Record):
@@ -91,9 +91,9 @@ class Printed(Record):
 
 
 class Ended(Record):
-    """The exit code; below 0 it is the number of a signal."""
+    """The agent's last message: the process has ended."""
 
-    code: int
+    code: int  # the exit code; -N if signal N ended it
 
 
 FromScript = Printed | Ended
@@ -142,7 +142,7 @@ class Process:
         # How long the process may live on after its host was lost: jobs/launch.py waits for that
         self.lives_on_s = 0.0
         self.log = new_log(purpose)
-        # Raises if the folder was deleted: the agent would start there, and could not report that
+        # Raises if the folder was deleted: an agent would start in it, and could not report that.
         current_folder()
         try:
             # Appends, as the log may be emptied meanwhile
@@ -177,7 +177,7 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The agent's process id here, or that of the command that reaches it."""
+        """The process id of the agent here, or of the command that reaches it."""
         return self._agent.pid
 
     @property

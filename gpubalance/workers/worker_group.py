@@ -1,4 +1,4 @@
-"""The workers of a measurement: they build a model in turn; and what follows when one fails."""
+"""The workers of a measurement: started, asked, and replaced or ended when one fails."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 class KnownRules(Protocol):
-    """What the parity check has found of models."""
+    """The combine rules that the parity check has found of models."""
 
     def checking(self, settings: Settings) -> AbstractContextManager[None]:
-        """Within it no other worker checks the model in these settings."""
+        """Inside the block no other worker checks the model in these settings."""
 
     def of(self, settings: Settings) -> CombineRules | None:
-        """That of the model in these settings, if it was checked."""
+        """Those of the model in these settings; None if it was not checked."""
 
     def note(self, settings: Settings, combine_rules: CombineRules) -> None:
         """Takes what a worker has found."""
@@ -57,14 +57,15 @@ class WorkerGroup:
     or, if they are on several hosts, between one process for each device. A probe is a group of one
     device. Several groups are several models that train at the same time.
 
-        with WorkerGroup(devices, build=Build(settings=settings, joint=joint)) as worker group:
-            with worker group.worker() as worker:
+        with WorkerGroup(devices, build=Build(settings=settings, joint=joint)) as worker_group:
+            with worker_group.worker() as worker:
                 timings = list(worker.measure(split))
 
     What it promises:
 
     Start       `worker` and `each` start the workers that they need and that are missing, which
-                then build the model, all at the same time.
+                then build the model, all at the same time. With `kept_rules` a model is checked by
+                one of them, while the others wait.
     Order       Groups, workers and their answers have one order, that of the groups. A worker does
                 one thing after the other; different workers do what `each` asks of them at the same
                 time.
@@ -179,7 +180,7 @@ class WorkerGroup:
             if then is not None:
                 then.load()
             if self._killed:
-                # By a thread that could not see these yet. What they are asked then fails.
+                # The thread that killed could not see these yet. What they are asked then fails.
                 self.kill()
             if self._builds:
                 self._open(missing)
@@ -227,7 +228,7 @@ class WorkerGroup:
 
     @contextmanager
     def worker(self, number: int = 0) -> Iterator[Worker]:
-        """The worker of the group of that number. Raises its failure."""
+        """The worker of the group of that number, started if it is missing. Raises its failure."""
         self.failures = {}
         self._start([number])
         self._raise_failure()
@@ -278,7 +279,7 @@ class WorkerGroup:
 
     @contextmanager
     def _noting_failure(self, number: int) -> Iterator[Worker]:
-        """Ends a worker that can't be used again after its failure."""
+        """Notes a failure in the block, and ends a worker that can't be used after it."""
         worker = self._workers[number]
         try:
             yield worker
@@ -294,7 +295,7 @@ class WorkerGroup:
             raise self.failures[min(self.failures)]
 
     def regroup(self, devices: Sequence[Device]) -> None:
-        """Goes on with one group of these devices. The workers end unless they have just these."""
+        """Goes on with one group of these devices. Unless it is the only one, all workers end."""
         groups = (tuple(devices),)
         if groups != self.groups:
             self.end()
@@ -337,5 +338,8 @@ def _survives(worker: Worker, error: GpubalanceError) -> bool:
 
 
 def _needs_the_cores(devices: Sequence[Device]) -> bool:
-    """Whether one is a plain CPU device: nothing may run beside it, as the cores are measured."""
+    """Whether one is a simulated device without a profile: that measures this machine's cores.
+
+    Nothing else may run meanwhile.
+    """
     return any(device.simulated and device.profile is None for device in devices)

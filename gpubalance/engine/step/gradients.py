@@ -1,7 +1,7 @@
 """A step's gradients: taken when they would be applied, summed over micro-batches, and by rows.
 
-A micro-batch's part of the loss is already divided by the *global* batch, so the sum over
-micro-batches is exactly the gradient of the whole batch, as the sum over replicas is.
+A part's loss counts by the part's share of the *global* batch. So the gradients of all replicas'
+micro-batches sum exactly to that of the whole batch.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class PartResult(NamedTuple):
     """What a replica's part of a batch gives, traced: a micro-batch, or the batch in one piece."""
 
     packed_numbers: Any  # a vector, which is summed too: see `_PartNumbers` in step.py
-    grads: list[Any]  # each is dense, IndexedSlices or None; parts' can be added up
+    grads: list[Any]  # each is dense, IndexedSlices or None, in the form of `summable`
     row_forms: list[RowForm | None]  # one for each gradient
     variables: list[Any]  # whose gradients these are; empty if the step applies none
 
@@ -54,7 +54,8 @@ class PartResult(NamedTuple):
 def gradients_of(model: Any, part: Part) -> tuple[list[Any], list[Any]]:
     """The gradients that the part's `train_step` has applied, and their variables.
 
-    Raises BadInput for what a split can't train.
+    The gradients of all parts sum to the whole batch's. Raises BadInput for what a split can't
+    train.
     """
     refuse_problems(model, part)
     if changed_by_samples(part, model.trainable_variables):
@@ -81,7 +82,7 @@ def _weighed(grads: Sequence[Any], weight: Any) -> list[Any]:
 
 
 def taking_gradients(model: Any) -> PartReplacements:
-    """What makes `model.train_step` hand its gradients to `gradients_of` instead of applying them.
+    """Makes `model.train_step` hand its gradients to `gradients_of` instead of applying them.
 
     Raises BadInput for an optimizer with an option that Keras does not support under a strategy.
     """
@@ -89,12 +90,12 @@ def taking_gradients(model: Any) -> PartReplacements:
     check_optimizer(optimizer)
     refuse = partial(_refuse_another, model)
     replacements = inlining_tf_functions(model)
-    replacements |= _refusing_by_hand(model) | _noting_tapes(model)
+    replacements |= _refusing_direct_assignments(model) | _noting_tapes(model)
     for division, instead in _DIVIDING.items():
         replacements[division] = partial(
             _refuse_division, model, division.name, instead
         )
-    # In the class of all optimizers, as one may contain others.
+    # Replaced in the classes: that refuses all other optimizers, also one inside another.
     replacements[keras_patches.OPTIMIZER_APPLY] = refuse
     replacements[keras_patches.LOSS_SCALE_APPLY] = refuse
     replacements[Method.of(optimizer, "apply")] = partial(_take, model)
@@ -103,14 +104,15 @@ def taking_gradients(model: Any) -> PartReplacements:
 
 
 def optimizer_applies_without_summing() -> contextlib.AbstractContextManager[None]:
-    """Makes optimizers apply gradients as they are: they are summed over the replicas already.
+    """Makes optimizers apply gradients as they are: these are sums over the replicas already.
 
-    Those of which TensorFlow has a kernel use it.
+    An optimizer whose update TensorFlow has as one kernel uses that kernel.
     """
-    return acting({keras_patches.OPTIMIZER_SUM: _as_they_are, **fused_updates()})
+    return acting({keras_patches.OPTIMIZER_SUM: _unchanged, **fused_updates()})
 
 
-def _as_they_are(_: Any, __: Any, gradients_and_variables: Any) -> Any:
+def _unchanged(_: Any, __: Any, gradients_and_variables: Any) -> Any:
+    """In place of an optimizer's sum over the replicas."""
     return list(gradients_and_variables)
 
 
@@ -122,9 +124,9 @@ def _take(
     grads: Any,
     trainable_variables: Any = None,
 ) -> None:
-    """The optimizer's `apply`, which keeps the gradients in the part."""
+    """In place of the optimizer's `apply`: keeps the gradients in the part."""
     graph = tf.compat.v1.get_default_graph()
-    # A branch or a loop has its own.
+    # A branch or a loop has a graph of its own.
     part.applied_inside = part.applied_inside or part.graph is not graph
     part.operations_before = len(graph.get_operations())
     variables = trainable_variables or model.trainable_variables
@@ -134,7 +136,7 @@ def _take(
 def _refuse_another(
     model: Any, _: Part, __: Any, other: Any, *arguments: Any, **named: Any
 ) -> NoReturn:
-    """The `apply` of other optimizers."""
+    """In place of the `apply` of other optimizers."""
     del arguments, named
     raise BadInput(
         f"the train_step of the model {model.name} applies gradients with {other.name}, which is "
@@ -144,19 +146,20 @@ def _refuse_another(
 
 
 def _scale_loss(part: Part, scale_loss: Any, optimizer: Any, loss: Any) -> Any:
-    """An optimizer's `scale_loss`, which weighs the loss."""
+    """In place of an optimizer's `scale_loss`: weighs the loss first."""
     part.is_scaled = True
-    # A loss with a value for each sample has the gradient of their sum, which needs no weight.
+    # Of a loss with a value for each sample the gradient of the sum is taken: it needs no weight.
     if not part.replicated and not loss.shape.rank:
         loss = loss * tf.cast(part.weight, loss.dtype)
-    # A tried part's gradients must not overflow.
+    # The parity check leaves the loss scale out: its gradients must not overflow.
     return scale_loss(optimizer, loss) if part.probing is None else loss
 
 
 def _noting_tapes(model: Any) -> PartReplacements:
-    """What makes gradient tapes of the parity check note their targets, and follow changed weights.
+    """Makes gradient tapes note their targets in the parity check, and watch changed weights.
 
-    There such a weight, as SAM changes it, has a tensor for its value.
+    There a weight that the step changes, as SAM does, has a tensor as its value. A tape watches
+    variables by itself, but not such a tensor.
     """
     weights = {id(variable) for variable in model.trainable_variables}
 
@@ -178,7 +181,7 @@ def _noting_tapes(model: Any) -> PartReplacements:
         *arguments: Any,
         **named: Any,
     ) -> Any:
-        """In place of the tape's own: `take` is that, and the rest are its arguments."""
+        """In place of the tape's own `gradient`, which is `take`."""
         if part.probing is not None:
             part.probing.targets += tf.nest.flatten(target)
             changed = {id(change.variable) for change in part.changes}
@@ -202,18 +205,18 @@ def _refuse_division(
 
 
 def inlining_tf_functions(model: Any) -> PartReplacements:
-    """What makes methods of a user's model that are a `tf.function` parts of the step.
+    """Makes methods of a user's model that are a `tf.function` part of the step's own graph.
 
-    A `tf.function` would keep its gradients to itself.
+    In a graph of its own, such a method would keep the gradients that it applies to itself.
     """
     replacements: PartReplacements = {}
     for owner in type(model).__mro__:
         for name in list(vars(owner)):
-            is_of_steps = name in ("train_step", "test_step") or not hasattr(
+            may_be_of_step = name in ("train_step", "test_step") or not hasattr(
                 keras.Model, name
             )
             function = Method(owner, name).original()
-            if is_of_steps and isinstance(
+            if may_be_of_step and isinstance(
                 function, tf.types.experimental.PolymorphicFunction
             ):
                 replacements[Method(owner, name)] = partial(
@@ -229,18 +232,18 @@ def _call_inlined(
 
 
 def _python_function(function: Any) -> Any:
-    """The Python function of a `tf.function`, with control flow on tensors as there."""
+    """The Python function of a `tf.function`, with the same control flow on tensors."""
     if getattr(function, "_autograph", True):
-        # For want of source code, then a `tf.function` leaves it as it is too.
+        # Fails without the source code. Then a `tf.function` leaves the function as it is too.
         with contextlib.suppress(Exception):
             return tf.autograph.to_graph(function.python_function)
     return function.python_function
 
 
-def _refusing_by_hand(model: Any) -> PartReplacements:
-    """What refuses TensorFlow's assignments to a weight inside a part's step.
+def _refusing_direct_assignments(model: Any) -> PartReplacements:
+    """Refuses a step's assignments to a weight that bypass Keras.
 
-    Each device would get weights of its own.
+    By these each device would get weights of its own.
     """
     weights = {
         id(variable._value): variable.path for variable in model.trainable_variables
@@ -249,7 +252,7 @@ def _refusing_by_hand(model: Any) -> PartReplacements:
     def change(
         part: Part, assign: Any, variable: Any, *arguments: Any, **named: Any
     ) -> Any:
-        """In place of TensorFlow's own assignment, which `assign` is."""
+        """In place of TensorFlow's own assignment, which is `assign`."""
         if not part.assigns and id(variable) in weights:
             raise BadInput(
                 f"the train_step of the model {model.name} assigns to "
@@ -277,7 +280,7 @@ def over_micro_batches(
 
     `micro_batch` is an int32 scalar; if it does not divide the batch, the first micro-batch is the
     smaller one. `run_part` takes a micro-batch and its weight. Gradients keep their form: None,
-    dense or IndexedSlices. Row forms and variables are the first micro-batch's, and all have them.
+    dense or IndexedSlices. Row forms and variables are equal in all micro-batches.
     """
     batch = batch_of(data)
     count = -(-batch // micro_batch)
@@ -291,36 +294,36 @@ def over_micro_batches(
         )
 
     def add(index: Any, numbers: Any, sums: Any) -> tuple[Any, Any, Any]:
-        # A loop's body and a branch forget their device: a nested function would take another
-        # replica's weights.
+        # In a loop's body or a branch TensorFlow forgets the device, so a function called there
+        # would take another replica's weights.
         with tf.device(first.packed_numbers.device):
             own = run(index, weights.other_micro_batch)
             pairs = zip(sums, own.grads, strict=True)
             sums = tuple(_plus(summed, grad, index) for summed, grad in pairs)
             return index + 1, numbers + own.packed_numbers, sums
 
-    # The first one is outside the loop, so that one micro-batch needs no second set of gradients in
-    # memory.
+    # The first micro-batch is outside the loop, so that a single one needs no second set of
+    # gradients in memory.
     first = run(tf.constant(0), weights.first_micro_batch)
-    initial_sums = tuple(_first(grad, count) for grad in first.grads)
+    initial_sums = tuple(_initial_sum(grad, count) for grad in first.grads)
     before_last = tf.while_loop(
         lambda index, *_: index < count - 1,
         add,
         (tf.constant(1), first.packed_numbers, initial_sums),
         parallel_iterations=1,
     )
-    # A loop gives all its sums at its end. So the last one is outside, too: its gradients go to the
-    # other replicas as they come.
+    # A loop gives all its sums at its end. So the last micro-batch is outside too: its gradients go
+    # to the other replicas as they come.
     _, numbers, sums = tf.cond(
         count > 1, lambda: add(*before_last), lambda: before_last
     )
     grads = []
     for summed, grad in zip(sums, first.grads, strict=True):
-        grads.append(_as_before(summed, grad))
+        grads.append(_finished_sum(summed, grad))
     return first._replace(packed_numbers=numbers, grads=grads)
 
 
-def _first(grad: Any, count: Any) -> tuple[Any, ...]:
+def _initial_sum(grad: Any, count: Any) -> tuple[Any, ...]:
     """The initial sum: the gradient itself, or arrays with room for `count` gradients' rows."""
     if grad is None:
         return ()
@@ -348,7 +351,7 @@ def _plus(summed: tuple[Any, ...], grad: Any, index: Any) -> tuple[Any, ...]:
     return values.write(index, grad.values), indices.write(index, grad.indices)
 
 
-def _as_before(summed: tuple[Any, ...], grad: Any) -> Any:
+def _finished_sum(summed: tuple[Any, ...], grad: Any) -> Any:
     """The finished sum in the form of `grad`."""
     if grad is None:
         return None

@@ -2,14 +2,14 @@
 
 A sum is known to about Σ|terms|·ε, however small it is; ε is the distance of 1 to the next number
 of the terms' dtype (N. Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 4.2).
-To perturb each term by ε at random, and to look at how far the step's results go, measures this for
+Perturbing each term by ε at random, and measuring how far the step's results move, shows this for
 all sums of a step, and what later operations make of it: Monte Carlo arithmetic (D. S. Parker,
 1997). So a gradient whose terms cancel, as those of the mean of a softmax do inside each sample,
-shows as rounding. What is not a mean over samples differs by far more than such perturbations do.
+shows as rounding. If a result is no mean over samples, its parts miss the whole by far more.
 
-TensorFlow's CPU kernels add such terms one after another. Of 4,096 equal terms a bias' gradient in
-bfloat16 loses nine tenths, and a sum over the first axis in float16 a fifth (TensorFlow 2.21 on an
-AMD EPYC, 2026-11-28). That is no error of a split, whose parts lose less.
+TensorFlow's CPU kernels add half-precision terms one by one. Of 4,096 equal terms a bias gradient
+in bfloat16 loses nine tenths, and a sum over the first axis in float16 a fifth (TensorFlow 2.21 on
+an AMD EPYC, 2026-11-28). That is no error of a split, whose parts lose less.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SPACINGS = {
     "float32": 2.0**-23,
     "float64": 2.0**-52,
 }
-_LEAST_NORMAL = {
+_SMALLEST_NORMAL = {
     "bfloat16": 2.0**-126,
     "float16": 2.0**-14,
     "float32": 2.0**-126,
@@ -37,7 +37,9 @@ _LEAST_NORMAL = {
 }
 HALF = {"bfloat16", "float16"}
 _INT32 = tf.int32.as_datatype_enum
-_CHANGED = "_perturbed"  # added to the names of functions
+# Added to the names of functions
+_PERTURBED_SUFFIX = "_perturbed"
+_FLOAT32_SUFFIX = "_in_float32"
 _DTYPES = {tf.as_dtype(name).as_datatype_enum: name for name in SPACINGS}
 # The operations that sum, each with a slice of its inputs: those that are terms or factors of them.
 _SUMMING = {
@@ -60,14 +62,13 @@ _SUMMING = {
     **dict.fromkeys(("Conv2DBackpropFilter", "Conv3DBackpropFilterV2"), slice(0, 3, 2)),
     "DepthwiseConv2dNativeBackpropFilter": slice(0, 3, 2),
 }
-# In the name of each operation of a gradient: of a tape, or in a function of a graph.
+# The name of each operation of a gradient has one of these: of a tape's, or of one in a function.
 _GRADIENTS = ("gradient_tape/", "gradients/")
-_SEED = "perturbed/seed"
+_SEED = "perturbed/seed"  # the name of a node
 _HALF = {
     tf.bfloat16.as_datatype_enum: tf.bfloat16,
     tf.float16.as_datatype_enum: tf.float16,
 }
-_SUFFIX = "_in_float32"  # of the names of functions
 
 
 def perturbed(function: Any, but: str) -> Any:
@@ -92,7 +93,7 @@ class _Definition:
     def perturbed(self) -> Any:
         """The changed definition."""
         library = self._definition.library
-        rename_functions(self._definition, _CHANGED)
+        rename_functions(self._definition, _PERTURBED_SUFFIX)
         self._perturb(self._definition.node, _name_in_a_graph, self._is_rounded_anew)
         for function in library.function:
             self._perturb(function.node_def, _name_in_a_function, _is_of_a_gradient)
@@ -102,14 +103,14 @@ class _Definition:
         return self._definition
 
     def _is_rounded_anew(self, name: str) -> bool:
-        """Whether parts of other sizes round what sums in half precision in other ways.
+        """Whether parts of other sizes round this operation's sums in half precision otherwise.
 
-        Gradients are divided by the part's size, and some sums are over samples. Else a sample is
-        rounded in the same way, whatever the others are.
+        They do so for gradients, which are divided by the part's size, and for sums over samples.
+        In other operations a sample is rounded in the same way, whatever the other samples are.
         """
         results = self._graph.get_operation_by_name(name).outputs
-        over_samples = all(result.shape.is_fully_defined() for result in results)
-        return over_samples or _is_of_a_gradient(name)
+        is_over_samples = all(result.shape.is_fully_defined() for result in results)
+        return is_over_samples or _is_of_a_gradient(name)
 
     def _perturb(
         self,
@@ -125,7 +126,7 @@ class _Definition:
         else:
             _set_number(add(_SEED, "Const"), 0)
         seed = name_of_result(_SEED)
-        calls: dict[str, str] = {}  # by the term: it is the same one for all sums
+        calls: dict[str, str] = {}  # by the term, which all its sums take from one call
         for node in old:
             dtype = _DTYPES.get(node.attr["T"].type) if "T" in node.attr else None
             if dtype is None or node.name.startswith(self._but):
@@ -146,7 +147,7 @@ class _Definition:
         seed: str,
         name_of_result: Callable[[str], str],
     ) -> str:
-        """The name of the term, perturbed."""
+        """Adds a call that perturbs the term; returns the name of its result."""
         if dtype not in self._functions:
             self._functions[dtype] = _perturbing(dtype)
         function = self._functions[dtype]
@@ -192,29 +193,29 @@ def _places_of_terms(node: Any) -> Iterable[int]:
 def _perturbing(dtype: str) -> Any:
     """The function that perturbs terms of this dtype.
 
-    It stays one call in the graph, or it would take TensorFlow longer to optimize it than to run
-    the step.
+    It is not inlined into the graph: TensorFlow would take longer to optimize that than to run the
+    step.
     """
-    number = tf.TensorSpec((), tf.int32)
+    int32_scalar = tf.TensorSpec((), tf.int32)
     computed = "float64" if dtype == "float64" else "float32"
 
-    def perturb(terms: Any, seed: Any, place: Any) -> Any:
+    def perturb(terms: Any, seed: Any, call_number: Any) -> Any:
         exact = tf.cast(terms, computed)
-        # Other terms are moved in other ways, also in functions and loops, where the seed is fixed.
+        # Different terms move differently, also in functions and loops, where the seed is fixed.
         total = tf.cast(tf.reduce_sum(exact), tf.float32)
-        seeds = tf.stack([seed + tf.bitcast(total, tf.int32), place])
+        seeds = tf.stack([seed + tf.bitcast(total, tf.int32), call_number])
         drawn = tf.raw_ops.StatelessRandomNormal(
             shape=tf.shape(exact), seed=seeds, dtype=computed
         )
-        # Below the least normal number the next ones are as far as there.
-        size = tf.maximum(tf.abs(exact), tf.cast(_LEAST_NORMAL[dtype], computed))
+        # Below the smallest normal number the spacing stays the same.
+        size = tf.maximum(tf.abs(exact), tf.cast(_SMALLEST_NORMAL[dtype], computed))
         moved = exact + SPACINGS[dtype] * drawn * size
         # Whole numbers are exact, as counts and labels are.
         return tf.cast(tf.where(exact == tf.round(exact), exact, moved), dtype)
 
     return tf.function(
         perturb,
-        input_signature=[tf.TensorSpec(None, dtype), number, number],
+        input_signature=[tf.TensorSpec(None, dtype), int32_scalar, int32_scalar],
         experimental_attributes={"_noinline": True},
     ).get_concrete_function()
 
@@ -224,27 +225,27 @@ def with_half_sums_in_float32(function: Any) -> Any:
     definition = function.graph.as_graph_def()
     if not sum_halves_in_float32(definition):
         return function
-    rename_functions(definition, _SUFFIX)
+    rename_functions(definition, _FLOAT32_SUFFIX)
     return wrapped(function, definition)
 
 
 def sum_halves_in_float32(definition: Any) -> bool:
-    """Changes a graph's definition; whether there was such a sum."""
+    """Makes a graph's sums in half precision sum in float32; returns whether it had any."""
     added: dict[str, Any] = {}
     library = definition.library
     for nodes in (definition.node, *(one.node_def for one in library.function)):
         for node in nodes:
-            summing = _summing(node)
-            if summing is not None:
-                _call_instead(node, summing)
-                added[summing.function_def.signature.name] = summing.function_def
+            in_float32 = _sum_in_float32(node)
+            if in_float32 is not None:
+                _call_instead(node, in_float32)
+                added[in_float32.function_def.signature.name] = in_float32.function_def
     for function in added.values():
         library.function.append(function)
     return bool(added)
 
 
 def rename_functions(definition: Any, suffix: str) -> None:
-    """Gives a graph's functions other names: TensorFlow keeps one function of a name."""
+    """Adds a suffix to the names of a graph's functions: TensorFlow keeps one of each name."""
     functions = definition.library.function
     nodes = list(definition.node)
     names = set()
@@ -263,7 +264,7 @@ def rename_functions(definition: Any, suffix: str) -> None:
 def wrapped(function: Any, definition: Any, first: str = "") -> Any:
     """A function like a wrapped one, of a changed definition of its graph.
 
-    With the name `first` of a placeholder, its first argument is an int32.
+    If `first` names an int32 placeholder, the value of that is the function's first argument.
     """
     captured = function.captured_inputs
     own = function.inputs[: len(function.inputs) - len(captured)]
@@ -285,8 +286,8 @@ def wrapped(function: Any, definition: Any, first: str = "") -> Any:
     return tf.compat.v1.wrap_function(run, specs)
 
 
-def _summing(node: Any) -> Any:
-    """The function that stands for a node; None if it does not sum in half precision."""
+def _sum_in_float32(node: Any) -> Any:
+    """The function to call instead of a node; None if the node does not sum in half precision."""
     dtype = _HALF.get(node.attr["T"].type) if "T" in node.attr else None
     if dtype is None:
         return None
@@ -335,10 +336,11 @@ def _concrete(function: Callable[..., Any], *specs: Any) -> Any:
 
 
 def computed_again(value: Any, known: Mapping[int, Any], reads: Collection[Any]) -> Any:
-    """The tensor `value`, from values that are `known` by the ids of tensors, and by new `reads`.
+    """The tensor `value` in the present graph, from `known` values and by new `reads`.
 
-    `reads` are operations that read variables. What depends on neither is taken as it is, unless
-    `value` is inside a function: its other operations then take place outside too.
+    `known` has values by the ids of the tensors that they replace. `reads` are operations that read
+    variables, which are read anew. What depends on neither is not copied, unless `value` is inside
+    a function, of which all operations that it needs are.
     """
     graph = tf.compat.v1.get_default_graph()
     is_inside = value.graph is not graph

@@ -1,9 +1,9 @@
 """The runs of a traced step, whole and in two parts; and how the parts make the whole.
 
 Quantities are compared by their sketches: a norm, and two products with fixed random vectors (see
-sums.py). Parts make a whole with the power p if the sum of weight**p times part is the whole. A
-quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`, `state 1234`.
-A state's quantity is its change.
+sums.py). Parts make a whole with the weight exponent p if the sum of weight**p times part is the
+whole. A quantity's name begins with its kind: `gradient`, `loss 0`, `added 0`, `log accuracy`,
+`state 1234`. A state's quantity is its change.
 """
 
 from __future__ import annotations
@@ -25,37 +25,36 @@ from gpubalance.engine.step.sums import (
 from gpubalance.engine.step.traced_step import StepRun, TracedStep
 from gpubalance.results.combine_rules import MEAN, SUM
 
-# How near the parts must come to the whole, by the kind of quantity; "" stands for all others.
-# Changes of states are differences of larger numbers.
-_NEAR = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
-# What is computed in half precision comes as near as so many spacings of its numbers.
-_IN_HALF = 4
-# So near comes what is computed from outputs of half: parts of other sizes may round some of them
-# another way.
+# The relative tolerance of a sum of parts, by the kind of quantity; "" stands for all others. A
+# state's change is the difference of larger numbers, so its tolerance is larger.
+_TOLERANCES = {"gradient": 1e-4, "state": 1e-4, "": 1e-5}
+# The tolerance of what is computed in half precision, in spacings of its numbers.
+_HALF_SPACINGS = 4
+# The least tolerance of what is computed from outputs in half precision: parts of other sizes may
+# round some of these outputs differently.
 _FROM_HALF = 2.5e-4
 # If a quantity is a sum, a copy of the samples adds more than this fraction of it. Less is rounding
-# or comes of a small constant beside a divisor.
-_LEAST_ADDED = 0.01
-_RANDOM_CUTS = 4  # beside the two first ones, if a step has code of the user's
+# or comes from a small constant in a divisor.
+_MIN_ADDED = 0.01
+_RANDOM_CUTS = 4  # beside the first two, if a step has code of the user's
 # A part whose norm is more than this many times the whole's is divided by nearly nothing.
-_BEYOND = 100
-# So many runs measure rounding. Their median has no jumps, as of a ReLU near 0, which few of them
-# meet.
+_MAX_NORM_RATIO = 100
+# This many runs measure rounding. Their median leaves out jumps that only few of them meet, such as
+# a ReLU's near 0.
 _PERTURBED_RUNS = 5
-# Parts and the whole may be apart by this many times that median, which is about the standard
-# deviation where terms are perturbed by ε. Rounding is 0.3 ε as a rule, but that of many terms may
-# have one cause. In half precision more would hide what is no mean.
+# Parts and the whole may differ by this many times that median. The median is about one standard
+# deviation of terms that are perturbed by ε. Rounding moves a term by only 0.3 ε as a rule, but may
+# move many terms in the same direction. In half precision more would hide what is no mean.
 _TIMES_ROUNDING = 8
 _TIMES_IN_HALF = 3
-# Rounding that moves gradients by this many times as much as parts may differ hides what they are:
+# Rounding that moves gradients by more than this many times their tolerance hides what they are:
 # they cancel, or a loss chooses among samples that only rounding tells apart.
-_LARGEST_ROUNDING = 30
-# Gradients that are more than rounding change by less than this fraction with other weights, whose
-# products are rounded in other ways.
-_LARGEST_CHANGE = 0.02
+_MAX_ROUNDING = 30
+# Gradients that are more than rounding change by less than this fraction if a part has one of these
+# weights, whose products are rounded differently.
+_MAX_CHANGE = 0.02
 _WEIGHTS = (1.37, 0.71, 1.9)
-# Of each number of samples, parts that begin at about so many places are tried, in search of
-# numbers that are not finite.
+# The search for numbers that are not finite tries about this many parts of each size.
 _STARTS = 4
 
 
@@ -82,8 +81,8 @@ class Runs:
 
     def __init__(self, step: TracedStep, *, may_choose_samples: bool) -> None:
         self._step = step
-        # States are those after one step, as layers' may begin as zeros; but metrics' are those
-        # before it, as in each epoch.
+        # Layers have their states after one step, as they may begin with zeros. Metrics have those
+        # from before it, as at the start of each epoch.
         start = step.states()
         self._after = step.run(start).states
         self._states = dict(self._after)
@@ -100,14 +99,14 @@ class Runs:
             self._magnitudes_alone, may_choose_samples=may_choose_samples
         ):
             self._cuts.append(TwoParts(order[:first], order[first:]))
-        self._of_copies: list[StepRun] = []
+        self._runs_of_copies: list[StepRun] = []  # see `is_of_sum`
         self.run_parts(exponents=())  # what layers add, as it is
 
     def run_parts(self, exponents: tuple[int, ...]) -> None:
         """Runs all parts.
 
-        What layers add is multiplied by the part's weight to the power of these exponents, each
-        value by its own; it stays as it is if there are none.
+        Each value that layers add is multiplied by the part's weight to the power of its exponent;
+        all stay as they are if there are no exponents.
         """
         self._exponents = exponents
         first_parts = []
@@ -126,7 +125,7 @@ class Runs:
         ).sketches
 
     def weight_exponent(self, name: str) -> int | None:
-        """The power with which the parts make a quantity of the whole; None if none is known."""
+        """The exponent with which parts make a quantity of the whole; None if none is known."""
         exact = self._weight_exponents(name)
         if exact:
             return exact[0]
@@ -135,26 +134,28 @@ class Runs:
         return next(iter(self._weight_exponents(name, self._rounding(name))), None)
 
     def is_lost(self, name: str) -> bool:
-        """Whether rounding hides which of the two a quantity is, a mean or a sum.
+        """Whether rounding hides what a quantity is.
 
-        That of gradients and losses may also be so large that they could be neither.
+        Gradients and losses are lost if an exponent fits only because their rounding is too large.
+        Another quantity is lost if rounding lets it pass for a mean and for a sum.
         """
         if self._weight_exponents(name):
             return False
         rounding = self._rounding(name)
         weight_exponents = self._weight_exponents(name, rounding)
         if name.startswith(("gradient", "loss")) and weight_exponents:
-            largest = _LARGEST_ROUNDING * max(self._near(name), _NEAR["gradient"])
+            tolerance = max(self._tolerance(name), _TOLERANCES["gradient"])
             whole = np.linalg.norm(norms(self._whole.sketches[name]))
-            return bool(np.linalg.norm(rounding) > largest * whole)
+            return bool(np.linalg.norm(rounding) > _MAX_ROUNDING * tolerance * whole)
         return {MEAN, SUM} <= set(weight_exponents)
 
     def _weight_exponents(self, name: str, rounding: Any = 0.0) -> list[int]:
+        """All exponents with which parts make the whole, if rounding may move it so far."""
         parts = []
         for part in (self._first, self._rest):
             parts.append((part.weight, part.sketches[name]))
         return matching_exponents(
-            self._whole.sketches[name], parts, self._near(name), rounding
+            self._whole.sketches[name], parts, self._tolerance(name), rounding
         )
 
     def is_zero(self, name: str) -> bool:
@@ -169,14 +170,14 @@ class Runs:
         return True
 
     def has_finite(self, name: str) -> bool:
-        """Whether a quantity is a number in the whole and in all parts."""
+        """Whether a quantity is finite in the whole and in all parts."""
         runs = (self._whole.sketches, self._first.sketches, self._rest.sketches)
         return all(
             bool(np.all(np.isfinite(norms(sketches[name])))) for sketches in runs
         )
 
     def is_finite(self) -> bool:
-        """Whether the losses and gradients of all samples tried are numbers."""
+        """Whether the losses and gradients of all samples tried are finite."""
         return bool(np.isfinite(_magnitude(self._whole)))
 
     def has_no_gradients(self) -> bool:
@@ -185,7 +186,7 @@ class Runs:
         return bool(whole.size) and not whole.any()
 
     def has_lost_gradients(self) -> bool:
-        """Whether gradients are no more than rounding, or it hides what they are."""
+        """Whether gradients are no more than rounding, or rounding hides what they are."""
         whole = self._whole.sketches["gradient"]
         if self.is_lost("gradient"):
             return True
@@ -194,20 +195,19 @@ class Runs:
         )
 
     def _may_be_rounding(self) -> bool:
-        """Whether the gradients change if they are rounded in another way.
+        """Whether the gradients change if they are rounded differently.
 
-        To find that out takes less than to measure the rounding.
+        This takes less time than to measure the rounding.
         """
-        if (
-            not self._step.is_scaled
-        ):  # the weight would multiply gradients when they are computed
+        # A weight that multiplies finished gradients would not round them differently.
+        if not self._step.is_scaled:
             return True
         whole = products(self._whole.sketches["gradient"])
         for weight in _WEIGHTS:
             sketches = self._step.run(self._states, weight=weight).sketches["gradient"]
             change = np.linalg.norm(products(sketches) - whole)
-            # What is not a number may be anything.
-            if not change <= _LARGEST_CHANGE * np.linalg.norm(whole):
+            # A change of NaN counts too.
+            if not change <= _MAX_CHANGE * np.linalg.norm(whole):
                 return True
         return False
 
@@ -216,48 +216,50 @@ class Runs:
 
         A metric's state among them only adds up; a layer's is always among them.
         """
-        cut = 0  # one of them shows it
-        # These states differ from those of the other parts in what metrics hold only.
+        cut = 0  # one cut shows it
+        # Only the metrics' states differ from those with which the other parts ran.
         from_later_metrics = self._run_part(self._after, self._cuts[cut].first)
         adding = set()
         for name, sketches in from_later_metrics.items():
             if name.startswith("state"):
-                anew = self._first.sketches[name][cut]
-                # It only compares: one part of weight 1 is the whole, whatever the power.
-                parts = [(1.0, anew)]
-                near = self._near(name)
-                if matching_exponents(sketches, parts, near) or matching_exponents(
-                    sketches, parts, near, self._rounding(name)
+                from_fresh_metrics = self._first.sketches[name][cut]
+                # One part of weight 1 must equal the whole, whatever the exponent.
+                parts = [(1.0, from_fresh_metrics)]
+                tolerance = self._tolerance(name)
+                if matching_exponents(sketches, parts, tolerance) or matching_exponents(
+                    sketches, parts, tolerance, self._rounding(name)
                 ):
                     adding.add(name)
         return adding
 
     def is_of_sum(self, name: str) -> bool:
-        """Whether it sums over samples: a second and a third copy of them add the same.
+        """Whether a quantity sums over samples: a second and a third copy of them add the same.
 
         To a mean or a quotient of sums a copy adds nothing; with a constant in the divisor, a third
         one adds less than a second.
         """
-        if not self._of_copies:
+        if not self._runs_of_copies:
             for copies in (2, 3):
-                self._of_copies.append(self._step.run(self._states, copies=copies))
+                run = self._step.run(self._states, copies=copies)
+                self._runs_of_copies.append(run)
         once = self._whole.sketches[name]
-        twice, thrice = [run.sketches[name] for run in self._of_copies]
+        twice, thrice = [run.sketches[name] for run in self._runs_of_copies]
         second_adds = products(twice - once)
         third_adds = products(thrice - twice)
-        some_is_added = np.abs(second_adds).max() > _LEAST_ADDED * norms(twice).max()
-        # Both are differences of larger numbers, each as near as a gradient comes: so twice that.
-        near = 2 * max(_NEAR["gradient"], self._near(name))
+        some_is_added = np.abs(second_adds).max() > _MIN_ADDED * norms(twice).max()
+        # Twice the tolerance, as both are differences of larger numbers.
+        tolerance = 2 * max(_TOLERANCES["gradient"], self._tolerance(name))
         is_same = np.all(
-            np.abs(third_adds - second_adds) <= near * np.linalg.norm(norms(thrice))
+            np.abs(third_adds - second_adds)
+            <= tolerance * np.linalg.norm(norms(thrice))
         )
         return bool(some_is_added and is_same)
 
     def minimum(self) -> int:
         """The fewest samples, doubled from 1, with which each tried part runs and is finite.
 
-        If a loss is no mean, a part may also not be far beyond the whole: then it is divided by
-        nearly nothing. 1 if not even the whole is finite.
+        If a loss is no mean, no part may be far larger than the whole either: such a part is
+        divided by nearly nothing. 1 if not even the whole is finite.
         """
         count = self._step.count
         whole = _magnitude(self._whole)
@@ -265,10 +267,10 @@ class Runs:
             return 1
         maximum = np.inf
         is_mean = all(
-            self.weight_exponent(name) == MEAN for name in _losses(self._whole)
+            self.weight_exponent(name) == MEAN for name in _loss_names(self._whole)
         )
         if whole and not is_mean:
-            maximum = _BEYOND**2 * whole  # a magnitude is a squared norm
+            maximum = _MAX_NORM_RATIO**2 * whole  # a magnitude is a squared norm
         magnitudes = self._magnitudes_alone
         samples = 1
         while samples < count and not _are_sound(magnitudes, maximum):
@@ -280,15 +282,17 @@ class Runs:
             ]
         return samples
 
-    def _near(self, name: str) -> float:
+    def _tolerance(self, name: str) -> float:
+        """How far the sum of parts may be from the whole, relative to the larger norm."""
         kind = name.partition(" ")[0]
-        near = max(_NEAR.get(kind, _NEAR[""]), _IN_HALF * self._spacing(name))
+        of_kind = _TOLERANCES.get(kind, _TOLERANCES[""])
+        tolerance = max(of_kind, _HALF_SPACINGS * self._spacing(name))
         if self._spacing("gradient"):
-            near = max(near, _FROM_HALF)
-        return near
+            tolerance = max(tolerance, _FROM_HALF)
+        return tolerance
 
     def _spacing(self, name: str) -> float:
-        """The distance of 1 to the next number in what rounds a quantity; 0 if not in half."""
+        """The largest ε of the half-precision dtypes that round a quantity; 0 if none does."""
         return max(
             SPACINGS[dtype] if dtype in HALF else 0.0
             for dtype in self._step.dtypes[name]
@@ -297,7 +301,7 @@ class Runs:
     def _rounding(self, name: str) -> Any:
         """How far rounding may move a quantity; an array for the gradients.
 
-        That follows from the size of what is summed, not of the result: see rounding.py.
+        It depends on the size of what is summed, not on that of the result: see rounding.py.
         """
         moved = []
         for sketches in self._perturbed:
@@ -305,27 +309,27 @@ class Runs:
             moved.append(by_products.max(axis=-1))
         times = _TIMES_IN_HALF if self._spacing(name) else _TIMES_ROUNDING
         rounding = times * np.median(moved, axis=0)
-        # What a gradient is computed from is rounded for others too.
+        # Gradients are computed from the same numbers, so a gradient may have others' rounding.
         rounding = rounding + FRACTION_OF_ALL * np.linalg.norm(rounding)
         kind, _, key = name.partition(" ")
         if kind == "state":
-            # It may be computed in half precision, and change by little more than rounding.
+            # A state in half precision may change by little more than its rounding.
             value = tf.cast(self._whole.states[int(key)], tf.float32)
             rounding = max(rounding, self._spacing(name) * float(tf.norm(value)))
         return rounding
 
     @cached_property
     def _perturbed(self) -> list[dict[str, Any]]:
-        """The sketches of the whole with all terms perturbed; takes about as long as a trace."""
+        """The whole's sketches, in each perturbed run; takes about as long as a trace."""
         runs = [
             self._step.run(self._states, seed=seed) for seed in range(_PERTURBED_RUNS)
         ]
         return [run.sketches for run in runs]
 
     def _magnitude_of(self, places: Any) -> float:
-        """How much samples weigh: the squared norm of their losses and gradients.
+        """The squared norm of the losses and gradients of these samples.
 
-        It is no number if the step can't run with these samples: too few, or an odd number.
+        NaN if the step can't run with these samples: too few, or an odd number.
         """
         try:
             return _magnitude(
@@ -338,7 +342,7 @@ class Runs:
 def _orders(magnitudes: Sequence[float], *, may_choose_samples: bool) -> list[Any]:
     """Orders of the samples: each is cut in its first ones and the rest."""
     orders = [np.arange(len(magnitudes))]
-    # Those that weigh most first, so that a loss of only the hardest samples shows.
+    # The largest magnitudes first, so that a loss of only the hardest samples shows.
     orders.append(np.argsort(np.negative(magnitudes), kind="stable"))
     if may_choose_samples:
         for seed in range(_RANDOM_CUTS):
@@ -354,8 +358,8 @@ def _stacked(cuts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return stacked
 
 
-def _losses(run: StepRun) -> list[str]:
-    """The names of losses, and of their gradients."""
+def _loss_names(run: StepRun) -> list[str]:
+    """The names of the losses and of the gradients."""
     return [name for name in run.sketches if name.startswith(("gradient", "loss"))]
 
 
@@ -367,6 +371,6 @@ def _are_sound(magnitudes: Sequence[float], maximum: float) -> bool:
 
 def _magnitude(run: StepRun) -> float:
     total = 0.0
-    for name in _losses(run):
+    for name in _loss_names(run):
         total += np.sum(np.square(norms(run.sketches[name]), dtype=float))
     return float(total)

@@ -14,8 +14,8 @@ is queued there. So the logs stay on the first device until somebody reads them.
 
 Three objects handle what is not a gradient:
 - `State` has the variables that a step changes without gradients. Those of layers, such as moving
-  averages, get the sum of all parts' changes, equal on all replicas. Those of metrics stay each
-  replica's own.
+  averages, change by the sum of all parts' shares, so they are equal on all replicas. Those of
+  metrics stay each replica's own.
 - `Logs` takes the logs that `train_step` or `test_step` returns for each part. It makes those of
   the whole batch from sums over all parts and replicas.
 - `deferred`, a `DeferredResults`, has the logs that are computed only when somebody reads them:
@@ -72,7 +72,7 @@ LocalValues: TypeAlias = Sequence[tuple[Any, tf.Tensor]]
 
 @dataclass(frozen=True)
 class StepKind:
-    """A kind of training step."""
+    """What a step is traced for. Steps of `evaluate` and `predict` use `replicated` only."""
 
     # The batch has too few samples to divide, so each replica computes all of it: see
     # `feed.Dispatched`.
@@ -149,7 +149,9 @@ def training(
     def step(values: LocalValues, micro_batches: tf.Tensor) -> TrainingResult:
         logs = Logs(model, deferred)
         local_results = replicas.strategy.experimental_local_results
-        replacements = replacements_for_parts(model, trains=not kind.unmodified)
+        replacements = replacements_for_parts(
+            model, takes_gradients=not kind.unmodified
+        )
 
         def on_replica(
             values: LocalValues, micro_batches: tf.Tensor
@@ -163,8 +165,8 @@ def training(
             nullcontext() if kind.unmodified else optimizer_applies_without_summing()
         )
         # The replicas find each other in a sum by TensorFlow's collective keys. Capturing the keys
-        # of all sums and devices at once saves some 50 µs for each further sum of a device, and 15
-        # µs for each further device.
+        # of all sums and devices at once saves a call some 50 µs for each further sum of a device,
+        # and 15 µs for each further device.
         with applying, taking_keys_at_once():
             log_totals, stamps, unsummed = replicas.strategy.run(
                 on_replica, (values, micro_batches)
@@ -352,7 +354,7 @@ def testing(
 
     def step(values: LocalValues, micro_batches: tf.Tensor) -> StepLogs:
         logs = Logs(model, deferred)
-        replacements = replacements_for_parts(model, trains=False)
+        replacements = replacements_for_parts(model, takes_gradients=False)
         strategy = replicas.strategy
         local_results = strategy.experimental_local_results
         own_vectors, unsummed = strategy.run(
@@ -400,12 +402,13 @@ def predicting(
     return step
 
 
-def replacements_for_parts(model: Any, *, trains: bool) -> PartReplacements:
-    """What Keras' methods are replaced by while the model's own step computes a part.
+def replacements_for_parts(model: Any, *, takes_gradients: bool) -> PartReplacements:
+    """What replaces Keras' methods while the model's own step computes a part.
 
-    The optimizer's methods are replaced only if the step `trains`.
+    The optimizer's methods are among them only if the step `takes_gradients` from the optimizer,
+    to sum and apply them itself.
     """
-    if trains:
+    if takes_gradients:
         return weighing(model) | taking_gradients(model)
     return weighing(model) | inlining_tf_functions(model)
 

@@ -1,10 +1,10 @@
 """A model's step as the parity check runs it: on a few samples, as a part of any weight.
 
 It is the model's own `train_step` or `test_step`, traced once, on the first device, for any number
-of samples and any states. No variable changes: what the step assigns is dropped. What can't be
-alike in parts of a batch is made so: random numbers are the same for every sample, batch
-normalisation takes fixed moments, and a divisor that a loss takes over all devices is the whole
-batch's. Sample weights are made unlike, as those of the first batch may be alike by chance.
+of samples and any states. No variable changes: what the step assigns is dropped. What would differ
+between parts of a batch is fixed: random numbers are the same for every sample, batch normalisation
+takes fixed moments, and a divisor that a loss takes over all devices is the whole batch's. Sample
+weights are made unequal, as those of the first batch may be equal by chance.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpubalance.engine.step.state import layer_variables, metric_variables
 from gpubalance.engine.step.step import replacements_for_parts
 from gpubalance.engine.step.sums import SKETCH_SCOPE, sketches_of
 
-_MOST = 64  # losses with divisors of their own, and losses that layers add
+_MAX_LOSSES = 64  # with divisors of their own; as many that layers add
 # Operations that don't tell one step from another.
 _PLUMBING = {
     "Const",
@@ -42,8 +42,8 @@ _PLUMBING = {
     "StopGradient",
     "PreventGradient",
 }
-_PARTS = ("inputs", "labels", "sample weights")  # of a batch
-# Keeps what all but the rarest dropout keeps.
+_FIELDS = ("inputs", "labels", "sample weights")  # of a batch
+# Dropout keeps what draws at least its rate: so all is kept, up to a rate of 0.95.
 _DRAWN = 0.95
 
 
@@ -53,7 +53,7 @@ class StepRun:
 
     sketches: dict[str, Any]  # by the quantity's name; all gradients are one quantity
     states: dict[int, Any]  # the new values of the states, by their variables' ids
-    divisors: Any  # of the losses
+    divisors: Any  # of the losses that have some: float32 [_MAX_LOSSES], padded with 0
 
 
 class TracedStep:
@@ -68,12 +68,12 @@ class TracedStep:
         self._tensors = _with_unequal_weights(batch)
         samples = int(self._tensors[0].shape[0])
         self.count = min(count, samples)
-        # The first ones in a row, as samples that belong together may be, and others from all of
-        # the batch.
+        # The places of the samples tried: the first ones in a row, as samples that belong together
+        # may be, then others that are spread over the rest of the batch.
         row = self.count // 2
         others = self.count - row
-        apart = (samples - row) // others
-        self._spread = np.r_[:row, row + np.arange(others) * apart]
+        stride = (samples - row) // others
+        self._tried_places = np.r_[:row, row + np.arange(others) * stride]
         # Each variable with its metric or layer.
         self.metric_variables = metric_variables(model)
         self.layer_variables = layer_variables(model)
@@ -103,22 +103,26 @@ class TracedStep:
         weight: float | None = None,
         seed: int | None = None,
     ) -> StepRun:
-        """Runs the step on the samples at these places as a part of all, or on copies of them.
+        """Runs the step on some of the samples tried, as a part of all, or on copies of them.
 
-        The gradients are those of a mean. Without `divisors` losses have their own. `exponents` are
-        as in `CombineRules`. A `weight` replaces the share of the samples. With a `seed` all terms
-        of sums are perturbed as rounding would.
+        places     which of the samples tried
+        divisors   of the losses, from an earlier run; without them losses take their own
+        exponents  as in `CombineRules`
+        weight     replaces the part's weight, its share of the samples tried
+        seed       all terms of sums are perturbed at random, as rounding would
+
+        Gradients are divided by the weight again: they are those of the part's mean.
         """
         if divisors is None:
-            divisors = tf.zeros(_MOST)
-        spread = self._spread[places]
+            divisors = tf.zeros(_MAX_LOSSES)
+        chosen = self._tried_places[places]
         if weight is None:
-            weight = len(spread) / self.count
+            weight = len(chosen) / self.count
         with tf.device("/CPU:0"):  # where the whole batch is
             samples = [
-                tf.gather(tensor, np.tile(spread, copies)) for tensor in self._tensors
+                tf.gather(tensor, np.tile(chosen, copies)) for tensor in self._tensors
             ]
-        all_exponents = np.zeros(_MOST, np.float32)
+        all_exponents = np.zeros(_MAX_LOSSES, np.float32)
         all_exponents[: len(exponents)] = exponents
         function = self._function
         if seed is not None:
@@ -135,11 +139,11 @@ class TracedStep:
         return StepRun(sketches, dict(zip(states, after, strict=True)), own_divisors)
 
     def parts_with_nan(self) -> list[str]:
-        """Which parts of a batch have NaN or infinity in the samples tried: `inputs`, `labels`."""
+        """The batch's fields with NaN or infinity in the samples tried: `inputs`, `labels`, …"""
         found = []
-        for name, part in _named_parts(self._batch):
-            for values in _tensors_in(part):
-                tried = tf.gather(values, self._spread)
+        for name, field in _named_fields(self._batch):
+            for values in _tensors_in(field):
+                tried = tf.gather(values, self._tried_places)
                 if values.dtype.is_floating and not tf.reduce_all(
                     tf.math.is_finite(tried)
                 ):
@@ -148,13 +152,13 @@ class TracedStep:
 
     @cached_property
     def _perturbed(self) -> Any:
-        # The sums of sketches are not the step's.
+        # The sums inside sketches are not the step's own.
         with tf.device(self._device):
             return perturbed(self._as_traced, but=SKETCH_SCOPE)
 
     def _trace(self) -> None:
-        several = tf.TensorSpec((_MOST,), tf.float32)
-        specs = [tf.TensorSpec((), tf.float32), several, several]
+        per_loss = tf.TensorSpec((_MAX_LOSSES,), tf.float32)
+        specs = [tf.TensorSpec((), tf.float32), per_loss, per_loss]
         for variable in self._states:
             specs.append(tf.TensorSpec(variable.shape, variable.dtype))
         for tensor in self._tensors:
@@ -166,7 +170,7 @@ class TracedStep:
         self._as_traced = pruned
         with tf.device(self._device):
             self._function = with_half_sums_in_float32(pruned)
-        self.operations = dict(_operations(function.graph))  # their numbers, by type
+        self.operations = dict(_operations(function.graph))  # how many, by type
 
     def _traced(
         self, weight: Any, divisors: Any, exponents: Any, *values: Any
@@ -179,7 +183,7 @@ class TracedStep:
             lambda tensor: None if tensor is None else next(samples), self._batch
         )
         self.probing = ParityProbe(divisors, exponents, frozenset(map(id, before)))
-        replacements = replacements_for_parts(self.model, trains=self.trains)
+        replacements = replacements_for_parts(self.model, takes_gradients=self.trains)
         with (
             unchanged(self.model, zip(self._states, before, strict=True)) as scope,
             part_of(weight, replacements | fixed_draws(), probing=self.probing) as part,
@@ -198,7 +202,7 @@ class TracedStep:
         self._names = list(quantities)
         self.dtypes = self._dtypes(quantities)
         own_divisors = self.probing.own_divisors
-        unused = [tf.zeros(())] * (_MOST - len(own_divisors))
+        unused = [tf.zeros(())] * (_MAX_LOSSES - len(own_divisors))
         return [
             sketches_of(grad for grad in grads if grad is not None),
             sketches_of(quantities.values()),
@@ -223,7 +227,7 @@ class TracedStep:
         return quantities
 
     def _dtypes(self, quantities: dict[str, Any]) -> dict[str, set[str]]:
-        """The dtypes that round each quantity in another way in parts, by name."""
+        """By quantity, the dtypes whose rounding differs between a part and the whole."""
         dtypes = {}
         for name, value in quantities.items():
             dtypes[name] = dtypes_behind_samples(value)
@@ -235,14 +239,14 @@ class TracedStep:
 
 
 def state_name(variable: Any) -> str:
-    """The name of the quantity that a step adds to a variable."""
+    """The name of the quantity by which a step changes a variable."""
     return f"state {id(variable)}"
 
 
 def _with_unequal_weights(batch: Any) -> list[Any]:
     """The tensors of a batch, with sample weights from a half to three halves of its own."""
     tensors = _tensors_in(batch)
-    has_weights = isinstance(batch, tuple | list) and len(batch) == len(_PARTS)
+    has_weights = isinstance(batch, tuple | list) and len(batch) == len(_FIELDS)
     weights = _tensors_in(batch[-1]) if has_weights else []
     for place in range(len(tensors) - len(weights), len(tensors)):
         if tensors[place].dtype.is_floating:
@@ -250,15 +254,15 @@ def _with_unequal_weights(batch: Any) -> list[Any]:
     return tensors
 
 
-def _named_parts(batch: Any) -> list[tuple[str, Any]]:
-    """The parts of a batch, by name.
+def _named_fields(batch: Any) -> list[tuple[str, Any]]:
+    """The fields of a batch, by name.
 
-    Of more than three parts, which only a user's own step takes, nobody knows what they are.
+    More than three are numbered: only a user's own step takes these, and knows what they are.
     """
-    parts = batch if isinstance(batch, tuple | list) else (batch,)
-    if len(parts) > len(_PARTS):
-        return [(f"part {place}", part) for place, part in enumerate(parts, 1)]
-    return list(zip(_PARTS, parts, strict=False))
+    fields = batch if isinstance(batch, tuple | list) else (batch,)
+    if len(fields) > len(_FIELDS):
+        return [(f"part {place}", field) for place, field in enumerate(fields, 1)]
+    return list(zip(_FIELDS, fields, strict=False))
 
 
 def _tensors_in(values: Any) -> list[Any]:
@@ -274,7 +278,7 @@ def _unequal(weights: Any) -> Any:
 
 
 def _operations(graph: Any) -> Counter[str]:
-    """How many operations of each type a graph has, and the functions that it calls."""
+    """How many operations of each type are in a graph and in the functions that it calls."""
     definition = graph.as_graph_def()
     types = [node.op for node in definition.node]
     for function in definition.library.function:
@@ -283,9 +287,9 @@ def _operations(graph: Any) -> Counter[str]:
 
 
 def fixed_draws() -> PartReplacements:
-    """What makes TensorFlow draw 0.95 for fractions and the least whole numbers, and not shuffle.
+    """Makes TensorFlow draw 0.95 for each float, the smallest whole numbers, and not shuffle.
 
-    It notes in the part where numbers are drawn for the batch as a whole.
+    The part is warned where numbers are drawn for the batch as a whole.
     """
     return {
         function: partial(_fixed, signature)
@@ -296,12 +300,13 @@ def fixed_draws() -> PartReplacements:
 def _fixed(
     signature: inspect.Signature, part: Part, draw: Any, *arguments: Any, **named: Any
 ) -> Any:
-    """What a function with that signature gives instead of what it draws."""
+    """What a drawing function with that signature returns in the parity check."""
     by_name = signature.bind(*arguments, **named).arguments
     if "value" in by_name:  # it shuffles
         return tf.identity(by_name["value"])
     drawn = draw(*arguments, **named)
-    # Classes for the whole batch, and how often to expect them and the labels.
+    # A candidate sampler: classes for the whole batch, and the expected counts of these and of the
+    # labels.
     if isinstance(drawn, tuple):
         part.warn(_for_the_batch("the train_step"))
         classes, *counts = drawn

@@ -1,10 +1,10 @@
-"""Makes what Keras' losses, layers and metrics add in a part of a batch the part's share.
+"""Makes what losses and layers add, while a part of a batch is traced, the part's share.
 
 Every replica's loss is the mean over its own samples. When a `train_step` scales its loss, it is
 multiplied once by the replica's weight in the global mean, so the replicas' gradients sum to those
 of one device with the whole batch (gradients.py multiplies, ../feed.py makes the weights). A loss
 that divides by something other than samples (sample weights, what a mask leaves) is first brought
-to that form. What the step changes is noted.
+to that form. The part notes what the step changes, and the metrics' results that it reads.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from gpubalance.engine.step.sums import weighed, wide
 from gpubalance.errors import BadInput
 from gpubalance.system.versions import numbers
 
-# Between the seeds of two replicas: far from the small numbers that users give to layers.
+# The difference of two replicas' seeds, far from the small numbers that users give to layers.
 _SEEDS_APART = 0x9E3779B9
-# Keras divides what a regularizer of activities returns by the layer's samples since this version.
-_DIVIDES = numbers(keras.__version__) >= (3, 14)
+# Since this version Keras divides what a regularizer of activities returns by the layer's samples.
+_DIVIDES_BY_SAMPLES = numbers(keras.__version__) >= (3, 14)
 
 
 def weighing(model: Any) -> PartReplacements:
-    """What makes that which Keras and a model's layers add to the loss sum to one device's.
+    """Replaces methods so that what losses and layers add in all parts sums to one device's.
 
-    It notes in the part what the step changes.
+    The part notes what the step changes, and the metrics' results that it reads.
     """
     layers = model._flatten_layers()
     users_layers = {id(layer) for layer in layers if not is_keras_own(layer)}
@@ -68,14 +68,14 @@ def weighing(model: Any) -> PartReplacements:
 
 
 def _not_scaled(_: Part, __: Any, value: Any) -> Any:
-    """A loss that Keras would divide by the number of replicas, or multiply for the log."""
+    """The loss as it is: Keras divides it by the number of replicas, and multiplies it for logs."""
     return value
 
 
 def _own_seed(
     part: Part, draw: Any, generator: Any, *arguments: Any, **named: Any
 ) -> Any:
-    """The next seed of a Keras generator, made the replica's own: so noise is too."""
+    """The next seed of a Keras generator, another one on each replica: so is the noise."""
     seed = draw(generator, *arguments, **named)
     replica = number_of_replica() if part.probing is None else 0
     if not replica:
@@ -108,22 +108,22 @@ def _reduced(
     is_by_weights = reduction == "mean_with_sample_weight" and sample_weight is not None
     is_inner = len(part.calling) > 1
     # The part's fraction of the divisor, if that is not the number of samples
-    own = None
+    fraction = None
     if reduction == "sum":
-        # Of an inner one the calling loss decides what becomes of it: a mean, or it is refused.
-        own = None if is_inner else 1.0
+        # The loss that called an inner one may divide its sum to a mean; else it is refused.
+        fraction = None if is_inner else 1.0
     elif mask is not None or is_by_weights:
         weights = sample_weight if is_by_weights else None
-        own = _fraction_of_divisor(part, weights, mask, wide(loss.dtype))
-    if own is not None:
-        loss *= tf.cast(own / tf.cast(part.weight, wide(loss.dtype)), loss.dtype)
+        fraction = _fraction_of_divisor(part, weights, mask, wide(loss.dtype))
+    if fraction is not None:
+        loss *= tf.cast(fraction / tf.cast(part.weight, wide(loss.dtype)), loss.dtype)
     if part.probing is not None and len(part.calling) == 1:
         part.probing.losses.append(ReducedLoss(part.calling[0], values, loss))
     return loss
 
 
 def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) -> Any:
-    """The part's fraction of a loss's divisor: samples that a mask leaves, or sample weights."""
+    """The part's fraction of a loss's divisor: of the sample weights, or what a mask leaves."""
     if part.micro:
         raise BadInput(
             "the model's loss divides by weights or a mask of the whole batch, which "
@@ -141,20 +141,20 @@ def _fraction_of_divisor(part: Part, sample_weight: Any, mask: Any, dtype: Any) 
     own = tf.reduce_sum(tf.cast(sample_weight, dtype))
     if part.probing is None:
         context = tf.distribute.get_replica_context()
-        everyones = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
+        whole = context.all_reduce(tf.distribute.ReduceOp.SUM, own)
     else:
-        of_whole = tf.cast(part.probing.divisors[len(part.probing.own_divisors)], dtype)
+        given = tf.cast(part.probing.divisors[len(part.probing.own_divisors)], dtype)
         part.probing.own_divisors.append(tf.cast(own, tf.float32))
-        everyones = tf.where(of_whole > 0, of_whole, own)
-    return tf.stop_gradient(tf.math.divide_no_nan(own, everyones))
+        whole = tf.where(given > 0, given, own)
+    return tf.stop_gradient(tf.math.divide_no_nan(own, whole))
 
 
 def _add_loss(
     users_layers: set[int], part: Part, _: Any, layer: Any, losses: Any
 ) -> None:
-    """A layer's `add_loss`, which keeps losses in the part, the user's layers' as its share.
+    """A layer's `add_loss`: keeps the losses in the part, those of the user's layers as its share.
 
-    Keras takes the sum of a value for each sample.
+    If a loss has several values, such as one for each sample, Keras adds their sum later.
     """
     for loss in keras.tree.flatten(losses):
         own = loss
@@ -165,14 +165,14 @@ def _add_loss(
 
 
 def _own_losses(part: Part, _: Any, layer: Any) -> list[Any]:
-    """A layer's `_get_own_losses`, those of the part."""
+    """A layer's `_get_own_losses`: those that the part keeps."""
     return part.added_by_layer.get(id(layer), [])
 
 
 def _clear_losses(part: Part, clear: Any, layer: Any) -> None:
-    """A layer's `_clear_losses`."""
+    """A layer's `_clear_losses`, of the part too."""
     part.added_by_layer.pop(id(layer), None)
-    clear(layer)  # calls this for the layers inside it
+    clear(layer)  # calls `_clear_losses` of the layers inside it
 
 
 def _regularizer_of_part(layer: Any, part: Part, regularizer: Any) -> Any:
@@ -181,7 +181,10 @@ def _regularizer_of_part(layer: Any, part: Part, regularizer: Any) -> Any:
     def regularize(output: Any) -> Any:
         loss = regularizer(output)
         return _share(
-            part, Added(layer.name, loss, is_divided=_DIVIDES, is_regularizer=True)
+            part,
+            Added(
+                layer.name, loss, is_divided=_DIVIDES_BY_SAMPLES, is_regularizer=True
+            ),
         )
 
     return regularize
@@ -201,15 +204,16 @@ def _share(part: Part, added: Added) -> Any:
 
 
 def _moments(part: Part, compute: Any, layer: Any, inputs: Any, mask: Any) -> Any:
-    """A layer's moments for batch normalisation; notes a masked call.
+    """A layer's moments for batch normalisation; the part notes a masked call.
 
-    It raises nothing, as Keras would wrap the error in its own words.
+    The mask is refused later: Keras would wrap an error from here in its own words.
     """
     if mask is not None and layer.synchronized:
         part.masked_batch_norms.append(layer.name)
     if part.probing is None:
         return compute(layer, inputs, mask)
-    channels = (inputs.shape[layer.axis],)  # fixed ones, as those of parts would differ
+    # The parity check takes fixed moments, as those of parts would differ.
+    channels = (inputs.shape[layer.axis],)
     return tf.zeros(channels, inputs.dtype), tf.ones(channels, inputs.dtype)
 
 
@@ -224,9 +228,9 @@ def _assigned(part: Part, assign: Any, variable: Any, value: Any) -> Any:
 
 
 def _result(part: Part, compute: Any, metric: Any) -> Any:
-    """A metric's result, whose tensors the part knows again.
+    """A metric's result; the part notes its tensors.
 
-    In the logs those over all parts take their place.
+    In the logs the result over all parts takes their place.
     """
     result = compute(metric)
     tensors = []

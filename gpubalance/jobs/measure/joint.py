@@ -40,10 +40,10 @@ from gpubalance.settings.device import Device
 from gpubalance.settings.measuring import EVEN_SPLIT, Measuring, window_place
 from gpubalance.settings.requests import RunRequest
 
-# A single timing says nothing: such a window takes as long as it may.
-_NOISIEST = 1.0
-# So many steps longer, up to twice as many, takes a window after one of another split: measured on
-# two fake GPUs.
+# The most noise if it is unknown: with so much a window takes as long as it may.
+_MAX_NOISE = 1.0
+# A window after one of another split takes longer by this many steps, at most by twice as many:
+# measured on two fake GPUs.
 _STEPS_TO_CHANGE = 3
 _KNOWN = f"known within ± {format_percent(PRECISE_ENOUGH)} (95 %)"
 
@@ -53,7 +53,7 @@ class JointRun:
 
     `state` has up to three workloads: `own`, the run's own split; `even`, the even split; and
     `held`, the own split on batches that stay on the devices, if the batches of `own` come from the
-    user's input pipeline. `state.result()` gives the result so far, at any time.
+    user's input pipeline. `state.result()` gives the result so far, None before the first window.
     """
 
     def __init__(
@@ -82,7 +82,10 @@ class JointRun:
         self.request = asked.without_idle
 
     def measure(self) -> None:
-        """Measures to the end. Raises OutOfMemory if the run's own split does not fit."""
+        """Measures to the end.
+
+        Raises OutOfMemory if the run's own split does not fit, and UsageError if it is too slow.
+        """
         measurer = self.measurer
         state = self.state
         measuring = self.request.measuring
@@ -290,7 +293,7 @@ class InterleavedWindows:
         """Measures window `number`, from 1, of each set that does not have this window yet."""
         measurer = self._measurer
         rule = StoppingRule.of_window(self._measuring)
-        # The order is reversed each time: as a card gets hotter, the last set is slower.
+        # Every second window comes in reverse order: as cards get hotter, the last set is slower.
         in_order = list(self._sets)
         if number % 2 == 0:
             in_order.reverse()
@@ -305,15 +308,15 @@ class InterleavedWindows:
             if number == 1:
                 self._after_first(workloads)
         left = self._time_left(number)
-        # With nothing left the phase would be called late, which is not over yet
+        # With 0 s left this phase, which is not over yet, would be called late.
         if left.duration.least_s > 0:
             measurer.watch(left)
 
     def _time_left(self, number: int) -> TimeLeft:
-        """How long all windows take that are left while window `number` is measured.
+        """How long all missing windows take, while window `number` is measured.
 
-        At least these are the planned windows; at most those that may follow too, each as long as
-        the longest: a window is longer after one of another set.
+        At least the planned ones are missing. At most those that may follow are too, each as long
+        as the longest set's: a window takes longer after one of another set.
         """
         seconds = self._seconds_of_windows()
         least = most = max(self._planned, number)
@@ -333,8 +336,8 @@ class InterleavedWindows:
     def _seconds_of_windows(self) -> dict[MeasuredTogether, float]:
         """About what a window of each set takes.
 
-        It takes as long as the last one that was measured. The first one takes as long as the
-        longest of other sets, or as the step time of its warm-up lets expect.
+        It takes as long as the set's last one. For a first one this is the largest of what other
+        sets' windows took, what the caller expects, and what the warm-up's step time predicts.
         """
         measurer = self._measurer
         rule = StoppingRule.of_window(self._measuring)
@@ -347,7 +350,7 @@ class InterleavedWindows:
         return seconds
 
     def _reason_if_imprecise(self, windows: int) -> str | None:
-        """Why one more window follows so many, if it may make step times precise; else None."""
+        """Why one more window follows these; None if it isn't needed or would not help."""
         half_width = _widest_half_width(self._measurer, self._sets)
         if half_width <= PRECISE_ENOUGH:
             return None
@@ -359,10 +362,10 @@ class InterleavedWindows:
 
 
 class ExpectedRun(NamedTuple):
-    """About how long a run takes, and each of its windows."""
+    """About how long a run takes."""
 
     duration: DurationRange
-    window_s: float
+    window_s: float  # of a window that takes no longer than it must
 
 
 def expected_run(
@@ -379,8 +382,8 @@ def expected_run(
         change_s = _STEPS_TO_CHANGE * step_s
         settling_s = SETTLING_STEPS * step_s  # of the other split
     window_s = change_s + expected_window_s(rule, step_s, noise or 0.0)
-    most_noise = _NOISIEST if noise is None else noise
-    longest_s = 2 * change_s + expected_window_s(rule, step_s, most_noise)
+    max_noise = _MAX_NOISE if noise is None else noise
+    longest_s = 2 * change_s + expected_window_s(rule, step_s, max_noise)
     least_s = settling_s + measuring.windows * splits * window_s
     most_windows = measuring.most_windows(splits * longest_s)
     most_s = settling_s + most_windows * splits * longest_s

@@ -54,9 +54,9 @@ def may_be_memory(
 ) -> bool:
     """Whether a fault of a device that trains alone may be a lack of memory.
 
-    cuDNN and cuBLAS report one in many ways, some of which read like a fault of the model. A check
-    before any training refuses nothing for its memory. If no smaller batch passed, neither what the
-    user gave nor a batch of 1 is believed to need too much.
+    cuDNN and cuBLAS report one in many ways, some of which read like a fault of the model. What a
+    check refused before any training is no lack of memory. If no smaller batch passed, neither is a
+    BadInput, nor any fault at a batch of 1.
     """
     if isinstance(fault, Refused) or is_about_files(fault.message):
         return False
@@ -180,9 +180,10 @@ class JointMemorySearch:
     def _lowered(
         self, failed: OutOfMemory, *, blamed: bool
     ) -> tuple[Sizes, Peaks, set[int]] | None:
-        """Micro-batches that fit after halving, their peaks, and which were halved.
+        """Micro-batches that fit after halving, their peaks, and which replicas' were halved.
 
-        Those are halved that the errors blame, or all.
+        With `blamed` those are halved that the errors blame, else all. None if these are 1 and
+        still do not fit.
         """
         sizes = list(self._split.micro_batches)
         halved = set[int]()
@@ -211,22 +212,22 @@ class JointMemorySearch:
         return BatchSplit(tuple(batches), sizes)
 
     def device_too_small_for(self, split: BatchSplit) -> str | None:
-        """The label of the device that surely does not hold its part, None if none is known."""
+        """The label of the device that surely lacks most for its part, None if none is known to."""
         label = None
-        minimum = 1.0
+        min_ratio = 1.0  # of what fits to what is wanted
         limits = limits_by(self._lines, self._devices)
         for device, limit, size in zip(
             self._devices, limits, split.micro_batches, strict=True
         ):
-            if limit and limit < size and limit / size <= minimum:
+            if limit and limit < size and limit / size <= min_ratio:
                 label = device.label
-                minimum = limit / size
+                min_ratio = limit / size
         return label
 
     def largest_even_share(self, share: int) -> int:
         """The largest equal share up to `share` that fits on every device.
 
-        The smallest of the request's own sizes does.
+        The smallest of the request's own micro-batches is known to fit on every device.
         """
         count = len(self._devices)
         low = min(self._split.micro_batches)
@@ -257,9 +258,8 @@ class JointMemorySearch:
             step = max(1, int(_TOLERANCE_ON_GPU * low))
         fails = -(-share // step) * step
         failed = None
-        if (
-            self.device_too_small_for(BatchSplit((share,) * count)) is None
-        ):  # so it was tried
+        # If no device is known to be too small, this share was tried, and did not fit.
+        if self.device_too_small_for(BatchSplit((share,) * count)) is None:
             failed = fails
         limit = find_limit(
             attempt,
@@ -272,7 +272,7 @@ class JointMemorySearch:
         return min(share, max(low, limit.fits or 0))
 
     def error(self, error: OutOfMemory) -> GpubalanceError:
-        """The error of a run whose split does not fit. It names one that was tried and does."""
+        """The error of a run whose split does not fit. It names a split that was tried and fits."""
         self._watch(Doing(f"{error.message}; looking for what fits"))
         devices = self._devices
         split = self._split
@@ -296,7 +296,7 @@ class JointMemorySearch:
         return NothingFits(message, remedy=remedy, log=error.log, partial=error.partial)
 
     def _full_text(self, error: OutOfMemory, fitting: BatchSplit | None) -> str:
-        """`GPU:1 (GTX 1080) at batch 700`: what got too much, else what is blamed."""
+        """`GPU:1 (GTX 1080) at batch 700`: what gets less in `fitting`, else what is blamed."""
         sizes = self._split.micro_batches
         full = []
         if fitting is not None:
@@ -315,9 +315,9 @@ class JointMemorySearch:
         return " and ".join(places) or "a device"
 
     def _lines_at(self, split: BatchSplit, peaks: Peaks) -> list[Points]:
-        """Each device's memory at two sizes: as is known, else at this split and half of it.
+        """Each device's line through memory, by `lines_through` if it knows all.
 
-        The split takes these peaks.
+        Else the lines go through the `peaks` of this split and those of half of it, which is tried.
         """
         sizes = split.micro_batches
         lines = lines_through(self._devices, self._settings, sizes, peaks)
@@ -339,7 +339,7 @@ class JointMemorySearch:
         return lines
 
     def _tried(self, split: BatchSplit) -> Peaks | None:
-        """Trains one step: each device's peak memory, or None if one of them ran out."""
+        """Trains one step; returns each device's peak memory, None if one of them ran out."""
         self._watch(Doing(f"trying {split}"))
         try:
             with self._group.worker() as worker:
@@ -379,10 +379,10 @@ def _needs_and_has(
 def lines_through(
     devices: Sequence[Device], settings: Settings, sizes: Sequence[int], peaks: Peaks
 ) -> list[Points]:
-    """Each device's memory at two sizes, by the peaks of these sizes, which fit.
+    """Each device's memory in bytes at a micro-batch of 1 and at the smallest of `sizes`.
 
-    How it grows with the batch is told by a profile, or by a probe that was made here. Empty for a
-    device of which either is unknown.
+    It is computed from the `peaks` of these sizes, which fit, and from the bytes of a sample, which
+    a profile or a probe on this machine gives. Empty for a device of which either is unknown.
     """
     lines: list[Points] = []
     batches = sorted({1, min(sizes)})
@@ -411,7 +411,7 @@ def _bytes_per_sample(device: Device, settings: Settings) -> float | None:
 
 
 def limits_by(lines: Sequence[Points], devices: Sequence[Device]) -> list[int | None]:
-    """Each device's largest micro-batch by its line; None if its memory or its use is unknown."""
+    """Each device's largest micro-batch by its line; None if its memory or its line is unknown."""
     limits = []
     for line, device in zip(lines, devices, strict=True):
         limit = None

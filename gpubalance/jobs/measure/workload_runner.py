@@ -19,16 +19,16 @@ from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.workers.messages import Measured, Pipe, PrefetchedAll, Pull
 from gpubalance.workers.worker import Worker
 
-# The part of a window in which steps are stamped: these write down when compute and update begin
-# and end. They have their own trace, so the rest pays nothing for them.
+# The fraction of a window in which steps are stamped: these note when compute and update begin and
+# end. They have their own trace, so the other steps pay nothing for it.
 STAMPED_PART = 0.1
-STAMPED_STEPS = 3  # in a window of given length
-_STAMPED_STEPS_IF_SHORT = 2  # in one that ends once its step time is known
+STAMPED_STEPS = 3  # at least, in a window of given length
+_STAMPED_STEPS_IF_SHORT = 2  # at least, in one that ends once its step time is known
 # If batches differ in shape, step times are a distribution, which the stamped ones show.
 _UNLIKE_STAMPED_PART = 0.3
 _UNLIKE_STAMPED_STEPS = 14
-# A window that is not known yet gets that part more, then is judged again: few requests, and little
-# time beyond what is needed.
+# While its step time is not precise, a window gets this fraction of timings more, then is judged
+# again: few requests, and little time beyond what is needed.
 _MORE_PART = 0.25
 WARMUP_STEPS = 10
 _LONGEST_WARMUP_S = 60.0
@@ -53,7 +53,8 @@ _LOSS_OF_RANDOM = (
 def step_s_of(timing: Timing) -> float:
     """Seconds of a step; of a stamped one what its replicas take, without a wait for data.
 
-    Stamps that come late show almost no time. `seconds` of a stamped timing has at most two steps.
+    Stamps that come late show almost no time. So a stamped step counts at least half of `seconds`,
+    in which there are at most two steps.
     """
     if timing.step_s is None:
         return timing.seconds / timing.steps
@@ -80,8 +81,8 @@ def expected_window_s(rule: StoppingRule, step_s: float, noise: float = 0.0) -> 
 class WarmUp:
     """How a workload was warmed up, in all: by how many steps, and whether they became steady.
 
-    `step_s` is the time of a step at the end, 0 if the worker had trained with the workload before;
-    `peaks` are the largest of the devices until then. `shapes_differ`: those of the batches.
+    `step_s` is the time of a step at the end, 0 if the worker had trained with the workload before
+    and none was timed. `peaks` are the devices' largest until then. `shapes_differ`: the batches'.
     """
 
     steps: int = 0
@@ -97,9 +98,9 @@ NOT_YET = WarmUp()
 class TrainedBefore:
     """What a worker has trained so far, and what of that it need not be warmed up with again.
 
-    A split goes with whether its batches come from the user's input pipeline. `peaks` are of all
-    that it trained. `segments` has the cut model that it holds, with its size of micro-batches, and
-    the steps that warmed it up.
+    A split goes with whether its batches come from the user's input pipeline. `peaks` has all that
+    it trained, `warm` what it was warmed up with. `segments` has the steps that warmed up the cut
+    model that it holds, by the model's segments and size of micro-batches.
     """
 
     def __init__(self) -> None:
@@ -228,10 +229,10 @@ class WorkloadRunner:
         )
 
     def _stamp(self, rule: StoppingRule) -> StoppingRule:
-        """Measures the stamped steps of a window; what is left of its rule.
+        """Measures the stamped steps of a window; returns the rule for the other steps.
 
-        They come first: a result needs both kinds, so that a window that is cut short is sooner of
-        use.
+        The stamped ones come first. A result needs both kinds, so even a window that is soon cut
+        short can give one.
         """
         part = STAMPED_PART
         steps = _STAMPED_STEPS_IF_SHORT
@@ -247,7 +248,7 @@ class WorkloadRunner:
         return rule.less(part, len(self.stamped))
 
     def _until_known(self, rule: StoppingRule, step_s: float, until_s: float) -> None:
-        """Measures without stamps until the rule is content."""
+        """Measures without stamps until the rule is reached, or `until_s` has passed."""
         steps = steps_per_timing(rule.timing_s, step_s)
         seconds = rule.min_s
         at_least = max(1, rule.at_least - len(self.timings))
@@ -298,13 +299,13 @@ class WorkloadRunner:
 
 
 def train_until_ready(runner: WorkloadRunner, before: WarmUp) -> WarmUp:
-    """Trains until the step time is steady; what the warm-up `before` has become by that.
+    """Trains until the step time is steady; returns the warm-up `before` with these steps added.
 
-    A worker's first split trains at least 10 steps, of which the last 10 show no trend; so does
-    every split under XLA, which compiles each. Another one settles; one that the worker has trained
-    with is ready. The stamped steps' own trace is warmed up too, one for splits in one piece and
-    one for others. Raises OutOfMemory, and BadInput for a loss that is not a number from the first
-    step on.
+    A worker's first split trains until its last 10 steps show no trend, or for too long; so does
+    every split under XLA, which compiles each. A later split only settles; one that the worker has
+    trained with is ready. The stamped steps' own trace is warmed up too, one for splits without
+    micro-batches and one for those with. Raises OutOfMemory, and BadInput for a loss that is not a
+    number from the first step on.
     """
     if runner.workload.cut is not None:
         return _warm_up_cut(runner, runner.workload.cut, before)
@@ -317,10 +318,10 @@ def train_until_ready(runner: WorkloadRunner, before: WarmUp) -> WarmUp:
         runner.note_peaks(trained.peaks[key])
         return replace(before, peaks=runner.peaks)
     steps = _first_steps(runner)
-    is_new = all(
+    has_new_trace = all(
         split.accumulates != workload.split.accumulates for split, _ in trained.warm
     )
-    if workload.wants_stamps and (until_steady or is_new):
+    if workload.wants_stamps and (until_steady or has_new_trace):
         steps += runner.train(at_least=_TRACED_STEPS, stamped=True)
     if until_steady:
         steps = _until_steady(runner, steps)
@@ -336,7 +337,7 @@ def train_until_ready(runner: WorkloadRunner, before: WarmUp) -> WarmUp:
 
 
 def _warm_up_cut(runner: WorkloadRunner, cut: Pipe, before: WarmUp) -> WarmUp:
-    """Trains until steps no longer get faster, unless these segments ran last in this process."""
+    """Trains until steps no longer get faster, unless these segments ran last in this worker."""
     warmed_up = trained_before(runner.worker).segments
     key = cut.segments, cut.micro_batch
     if key in warmed_up:
@@ -355,10 +356,10 @@ def train_until_settled(
 ) -> list[Timing]:
     """The steps of a short warm-up, for a worker that has trained before.
 
-    It ends when no step is clearly faster: the last two are as fast as each other. They are at
-    least 3, as what trains three times keeps training. Raises as `train_until_ready` does, for a
-    loss that is not a number only if it `refuses_bad_loss`: that is for a model's first
-    measurement, as random data may lead to one later.
+    It ends once the last step is not clearly faster than the one before. It has at least 3 steps:
+    what trains three times keeps training. Raises as `train_until_ready` does, but BadInput only if
+    it `refuses_bad_loss`: that is for a model's first measurement, as random data may give a bad
+    loss later.
     """
     return _until_settled(
         runner, _first_steps(runner, refuses_bad_loss=refuses_bad_loss)
