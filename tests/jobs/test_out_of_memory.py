@@ -67,6 +67,7 @@ FITS = "this fits (tried): --batches "
 @cases(
     "profiles, batches, blamed, full, remedy, tries",
     ((QUICK, THIRTY), (100, 60), 1, "GPU:1 (small) at batch 60", f"{FITS}100 30", 1),
+    ((QUICK, THIRTY), (1, 50), 1, "GPU:1 (small) at batch 50", f"{FITS}1 30", 2),
     # TensorFlow may blame another device, or none.
     ((QUICK, THIRTY), (100, 60), 0, "GPU:1 (small) at batch 60", f"{FITS}100 30", 3),
     ((QUICK, THIRTY), (100, 60), None, "GPU:1 (small) at batch 60", f"{FITS}100 30", 2),

@@ -379,13 +379,13 @@ def _needs_and_has(
 def lines_through(
     devices: Sequence[Device], settings: Settings, sizes: Sequence[int], peaks: Peaks
 ) -> list[Points]:
-    """Each device's memory in bytes at a micro-batch of 1 and at the smallest of `sizes`.
+    """Each device's memory in bytes at a micro-batch of 1, and at the smallest of `sizes` or 2.
 
     It is computed from the `peaks` of these sizes, which fit, and from the bytes of a sample, which
     a profile or a probe on this machine gives. Empty for a device of which either is unknown.
     """
     lines: list[Points] = []
-    batches = sorted({1, min(sizes)})
+    batches = 1, max(2, min(sizes))
     for device, size, peak in zip(devices, sizes, peaks, strict=True):
         line = []
         per_sample = _bytes_per_sample(device, settings)
