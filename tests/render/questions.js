@@ -24,7 +24,8 @@ document.documentElement.scrollWidth
 [...document.querySelectorAll('.scroll')].filter(e => e.scrollWidth > e.clientWidth + 1).length
 
 //// devices
-[...document.querySelectorAll('.devices')].every(e => e.scrollWidth < e.parentElement.clientWidth + 2)
+[...document.querySelectorAll('.devices')].every(e =>
+  e.scrollWidth < e.parentElement.clientWidth + 2 && e.scrollHeight < e.parentElement.clientHeight + 2)
 
 //// text
 // Text of a chart that another text covers, or that is cut off by the chart's edge.
