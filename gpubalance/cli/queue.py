@@ -16,7 +16,8 @@ from gpubalance.settings.requests import Queueing, QueueRequest
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
 _WHOLE = "close the quotes, and write each command on one line"
-_PLAIN = re.compile(r"[\w ./=,:@%+-]*")  # words, which a shell can read
+# Words that a shell can read, unless the first one begins a loop or a condition
+_PLAIN = re.compile(r"(?!(?:for|while|until|if|case)\b)[\w ./=,:@%+-]*")
 CommandsFile = Annotated[
     str,
     typer.Argument(

@@ -268,6 +268,7 @@ LOGS = "can't write to --logs"
     ("\n# nothing\n", PAIR, 4, "trials.txt contains no command"),
     ("echo fine\necho 'not\n", PAIR, 4, UNREAD + "echo 'not`"),
     ("for n in 1 2; do\necho $n\ndone\n", PAIR, 4, UNREAD + "for n in 1 2; do`"),
+    ("for n in 1 2\ndo train $n; done\n", PAIR, 4, UNREAD + "for n in 1 2`"),
     ("train \\\n --lr 1\n", PAIR, 4, f"{UNREAD}train \\`: {ON}"),
     (b"a\0b", PAIR, 4, "trials.txt is not text"),
     ("true", (), 3, "no NVIDIA driver"),
