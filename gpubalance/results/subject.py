@@ -68,6 +68,11 @@ class ReportSubject:
         return any(probe is not None and probe.curve for probe in self.probes)
 
     @property
+    def is_of_table(self) -> bool:
+        """Whether its devices are cards of a table of step times, of which no probe exists."""
+        return all(device.is_of_table for device in self.devices)
+
+    @property
     def split(self) -> BatchSplit | None:
         """The split of a run or a plan, else None."""
         if isinstance(self.result, Plan | Run):

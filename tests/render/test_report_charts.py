@@ -15,6 +15,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from gpubalance.jobs.plan.plan import plan_of_times
+from gpubalance.jobs.plan.times import read_times
 from gpubalance.render.report.charts import charts_of
 from gpubalance.render.report.charts.bars import Bar, Key, Row, rows_chart
 from gpubalance.render.report.charts.chart import (
@@ -32,6 +34,7 @@ from gpubalance.render.report.charts.chart import (
 from gpubalance.render.report.leads import steps_of
 from gpubalance.render.run import large_losses
 from gpubalance.results.subject import ReportSubject
+from gpubalance.settings.planning import PlanRequest
 from tests.cli.program import ROOT
 from tests.jobs.probes import inside
 from tests.render import samples
@@ -142,6 +145,17 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
     assert slowest + even.sync_s == pytest.approx(even.step_time_s, rel=1e-3)
     assert even.throughput < chosen.throughput
     assert drawn(given, "curves")
+
+
+def test_a_plan_from_a_table_asks_for_no_probe_and_no_run() -> None:
+    times = read_times(ROOT / "configs" / "step-times.csv")
+    made = plan_of_times(times, times.probe.devices, PlanRequest())
+    charts = charts_of(ReportSubject("table.json", made, (None, None)))
+    assert [chart.id for chart in charts.drawn] == ["step"]
+    texts = " ".join([charts.drawn[0].text, *charts.missing.values()])
+    assert "file too" not in texts
+    assert "use `gpubalance run`" not in texts
+    assert "from a table of step times" in texts
 
 
 @cases("width", WIDE, NARROW)

@@ -236,7 +236,8 @@ def steps(subject: ReportSubject) -> Drawing | str:
     notes = [
         "Each device computes, waits for the slowest, then all exchange gradients."
     ]
-    if subject.run is None and not subject.probed and len(bars[-1].parts) > 1:
+    has_no_probe = subject.run is None and not (subject.probed or subject.is_of_table)
+    if has_no_probe and len(bars[-1].parts) > 1:
         notes.append(
             "The even split's compute times are in the devices' probe: give the "
             "probe's file too."

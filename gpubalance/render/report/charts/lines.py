@@ -40,6 +40,8 @@ def curves(subject: ReportSubject) -> Drawing | str:
         return note, lambda width: _draw_curves(subject, width)
     if subject.kind == "probe":
         return "no batch size was measured"
+    if subject.is_of_table:
+        return "the plan is from a table of step times, which has them"
     return (
         "it is in the probe of these devices, which is not stored here: give the "
         "probe's file too"
@@ -172,6 +174,8 @@ class TimingLine(NamedTuple):
 
 def course(subject: ReportSubject) -> Drawing | str:
     """Timings over time. Needs something that was run, such as the run at the end of `balance`."""
+    if subject.is_of_table:
+        return "nothing was run: the plan is from a table of step times"
     if not subject.ran:
         return "nothing was run: use `gpubalance run` or `gpubalance balance`"
     lines = [line for line in _lines(subject) if line.times.samples]
