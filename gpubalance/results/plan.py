@@ -132,7 +132,7 @@ class Accumulation(OfSplit):
     """What `--accumulate auto` would give if that is the fraction `gain` more, at least 5 %."""
 
     global_batch: Count
-    gain: Positive
+    gain: Annotated[Positive, Shown(unit="%")]
 
 
 class LearningRate(Record):

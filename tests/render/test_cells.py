@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpubalance.render.columns import Cell, Column, columns_of, named
 from gpubalance.render.table import exact, rounded, short
+from gpubalance.results.plan import Accumulation, LeftOut
 from gpubalance.results.run import Measurement, Replica
 from gpubalance.settings.record import Shown
 from tests.support.cases import cases
@@ -62,6 +63,12 @@ def test_a_column_is_called_as_its_field_says(
     assert (column.key, column.label, column.unit) == (key, label, unit)
     assert column.has_ratio is has_ratio
     assert not column.is_text
+
+
+def test_a_plan_s_gains_are_shown_in_percent() -> None:
+    for kind in (Accumulation, LeftOut):
+        (column,) = columns_of(kind, "gain")
+        assert short(0.064, column) == "6.4 %"
 
 
 def test_a_records_columns_read_its_fields() -> None:
