@@ -32,13 +32,14 @@ from gpubalance.settings.batch_split import BatchSplit, pieces
 
 
 class StepBar(NamedTuple):
-    """A step of a split; sync and input wait are the same for all devices."""
+    """A step of a split; sync, input wait and rare slow steps are the same for all devices."""
 
     title: str
     throughput: float
     step_time_s: float
     sync_s: float
     input_wait_s: float
+    slow_s: float
     parts: Sequence[Replica]
 
     @property
@@ -69,6 +70,7 @@ def _measured_step(title: str, measured: Measurement) -> StepBar:
         measured.step_time_s.median,
         measured.sync_s,
         measured.input_wait_s,
+        measured.slow_s,
         measured.replicas,
     )
 
@@ -127,7 +129,7 @@ def _predicted_step(
         for share in shares
     ]
     return StepBar(
-        title, predicted.throughput, step_s, plan.predicted.sync_s, 0.0, replicas
+        title, predicted.throughput, step_s, plan.predicted.sync_s, 0.0, 0.0, replicas
     )
 
 

@@ -29,6 +29,7 @@ from gpubalance.render.report.charts.chart import (
     MUTED,
     NARROW,
     PAPER,
+    SLOW,
     SYNC,
     TRANSFER,
     UPDATE,
@@ -209,6 +210,7 @@ _COMPUTE = Key("compute", COMPUTE)
 _WAIT = Key("wait", WAIT)
 _SYNC = Key("sync", SYNC)
 _UPDATE = Key("update", UPDATE)
+_SLOW = Key("rare slow steps", SLOW)
 _LOSS = Key("loss", VERMILLION)
 _GAIN = Key("gain", GREEN)
 _MEASURED = Key("measured", BLUE)
@@ -263,6 +265,7 @@ def _step_row(
         _WAIT: part.wait_s * scale,
         _SYNC: step.sync_s * scale,
         _UPDATE: part.update_s * scale,
+        _SLOW: step.slow_s * scale,
     }
     return Row(long_name(subject.devices[part.device], batch), waits, stacked(times))
 
