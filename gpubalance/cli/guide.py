@@ -98,7 +98,7 @@ def _found(word: str) -> str:
         lines += [f"    {place}" for place in places[:_MOST_PLACES]]
         if len(places) > _MOST_PLACES:
             lines.append(f"    and {len(places) - _MOST_PLACES} more")
-    lines += ["", "next: gpubalance guide CHAPTER"]
+    lines += ["", _next()]
     return "\n".join(lines)
 
 
@@ -120,8 +120,15 @@ def _list() -> str:
     chapters = read_chapters()
     width = max(len(chapter.name) for chapter in chapters)
     lines = [f"{chapter.name:{width}}  {chapter.summary}" for chapter in chapters]
-    lines += ["", "next: gpubalance guide CHAPTER"]
+    lines += ["", _next()]
     return "\n".join(lines)
+
+
+def _next() -> str:
+    """How this user types the next command."""
+    from gpubalance.cli.next_command import program
+
+    return f"next: {program()} guide CHAPTER"
 
 
 def _show(text: str) -> None:

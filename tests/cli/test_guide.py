@@ -12,8 +12,10 @@ from tests.support.in_process import Program
 
 
 def test_without_a_chapter_it_lists_them(tmp_path: Path) -> None:
-    done = gpubalance("guide", code=0, environment=broken(tmp_path))
+    checkout = {"GPUBALANCE_STARTED_AS": "scripts/gpubalance"}
+    done = gpubalance("guide", code=0, environment=broken(tmp_path) | checkout)
     lines = done.stdout.splitlines()
+    assert lines[-1] == "next: scripts/gpubalance guide CHAPTER"
     assert [line.split()[0] for line in lines[: len(names())]] == names()
     assert max(map(len, lines)) <= 80
 
