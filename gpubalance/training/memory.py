@@ -27,7 +27,7 @@ def out_of_memory(
     error: BaseException,
     names: Sequence[str],
     devices: Sequence[Device],
-    own: BatchSplit,
+    own: BatchSplit | None,
     tried: BatchSplit | None,
     *,
     trains: bool,
@@ -35,8 +35,9 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Our error for TensorFlow's.
 
-    `names` are its names for the devices, `own` has the split's shares, `tried` those of the last
-    step that began, None before the first; `changes` are those that a monitor made of the split.
+    `names` are its names for the devices, `own` has the split's shares, None if it divides any
+    batch, `tried` those of the last step that began, None before the first; `changes` are those
+    that a monitor made of the split.
     """
     replica = failing_replica(str(error), names)
     where = "a device"
@@ -100,17 +101,17 @@ def stage_out_of_memory(
 
 def _less(
     devices: Sequence[Device],
-    own: BatchSplit,
+    own: BatchSplit | None,
     tried: BatchSplit,
     replica: int,
     *,
     trains: bool,
 ) -> str:
-    """What to type: the split's own batches, or half of that device's.
+    """What to type: the split's own batches, smaller ones, or half of that device's.
 
     Nobody knows what would fit.
     """
-    if not trains:
+    if own is None or not trains:
         return (
             f"use a smaller batch_size, such as {max(1, tried.global_batch // 2)}, or "
             "a split with fewer samples on that device"

@@ -162,7 +162,7 @@ class Steps(KerasFunctions):
             error,
             self._replicas.names,
             split.devices,
-            split.shares,
+            None if split.takes_any_batch else split.shares,
             failing_shares,
             trains=trains,
             changes=monitor.changes if monitor is not None else (),

@@ -275,3 +275,7 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     too_large = "for 100 samples a step, but got 110: leave out batch_size, or give at"
     with refused(f"{too_large} most 100", OutOfMemory):
         fitting.fit(model, X, Y, batch_size=110, verbose=0)
+    by_ratios = Split.of(devices, BatchSplit((1, 1)), JointProfile())
+    by_ratios.takes_any_batch = True
+    with refused("use a smaller batch_size, such as 50, or a split with", OutOfMemory):
+        by_ratios.fit(model, X, Y, batch_size=100, verbose=0)
