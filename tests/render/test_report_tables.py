@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Iterator
 from html import unescape
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from gpubalance.render.report.tables import tables_of
-from gpubalance.render.report.text import answer_of, csv_text, groups
+from gpubalance.render.report.text import answer_of, csv_text, groups, markdown
 from gpubalance.render.table import rounded
 from gpubalance.results.subject import ReportSubject
 from tests.render import samples
@@ -109,6 +110,17 @@ def test_the_page_has_every_formula(html: str) -> None:
     for formula in found:
         assert formula.formula in text
         assert formula.number in text
+
+
+def test_a_word_is_explained_once_and_as_its_result_means_it() -> None:
+    of_layers = samples.DATA / "pair-layers.json"
+    for path, has_schedule in ((samples.BALANCE, False), (of_layers, True)):
+        text = markdown([samples.subject(path)])
+        words = re.findall(r"(?m)^- \*\*([^*]+)\*\*, ", text)
+        assert len(words) == len(set(words)) > 5
+        assert ("- **predicted**, the simulated schedule" in text) is has_schedule
+    text = markdown([samples.subject(samples.RUN)])
+    assert "- **rare slow steps**, max(0, T − M)" in text
 
 
 def test_a_table_of_the_csv_has_no_column_without_a_value() -> None:

@@ -155,6 +155,8 @@ def markdown(subjects: Sequence[ReportSubject]) -> str:
 
 
 def _glossary(subjects: Sequence[ReportSubject]) -> Iterator[str]:
+    """The formula of each column, the first of its name; those of `layers` for its results only."""
+    has_layers = any(subject.kind == "layers" for subject in subjects)
     labels: set[str] = set()
     for subject in subjects:
         for table in _short_tables(subject):
@@ -163,9 +165,12 @@ def _glossary(subjects: Sequence[ReportSubject]) -> Iterator[str]:
     yield ""
     yield markdown_text(terms())
     yield ""
-    for _, formulas in groups():
+    for title, formulas in groups():
+        if title.endswith("(layers)") and not has_layers:
+            continue
         for formula in formulas:
             if formula.number in labels:
+                labels.remove(formula.number)
                 number, term, meaning = map(markdown_text, formula)
                 yield f"- **{number}**, {term}: {meaning}"
 
