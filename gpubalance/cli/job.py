@@ -57,9 +57,15 @@ def dry_run(
     _give(estimate(request), lambda result: _text(result, request), reporting)
 
 
-def dry_run_of_queue(request: QueueRequest, reporting: Reporting) -> None:
-    """Outputs the commands that a queue would run, and on which devices."""
-    _give(estimate_of_queue(request), lambda _: _queue_text(request), reporting)
+def dry_run_of_queue(
+    request: QueueRequest, resumed: tuple[int, ...], reporting: Reporting
+) -> None:
+    """Outputs the commands that a queue would run, and on which devices.
+
+    Those with the numbers `resumed` it would not.
+    """
+    estimated = estimate_of_queue(request, resumed)
+    _give(estimated, lambda result: _queue_text(result, request), reporting)
 
 
 def _give(
@@ -79,13 +85,19 @@ def _give(
     output.give(estimated)
 
 
-def _queue_text(request: QueueRequest) -> str:
+def _queue_text(estimated: Estimate, request: QueueRequest) -> str:
     """Each command on a line, below the devices."""
     labels = ", ".join(f"{device.label} {device.name}" for device in request.devices)
-    width = len(str(len(request.commands)))
-    lines = prose(f"{len(request.commands)} commands, one at a time on {labels}", WIDTH)
+    commands = len(request.commands)
+    digits = len(str(commands))
+    what = "1 command" if commands == 1 else f"{commands} commands"
+    before = len(estimated.resumed)
+    if before:
+        what = f"{commands - before} of {what} ({before} succeeded before)"
+    lines = prose(f"{what}, one at a time on {labels}", WIDTH)
     for number, command in enumerate(request.commands, 1):
-        lines.append(f"  {number:{width}}  {clean(command)}")
+        if number not in estimated.resumed:
+            lines.append(f"  {number:{digits}}  {clean(command)}")
     lines.append("nothing was run")
     return "\n".join(lines)
 

@@ -11,7 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices, DryStart, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import Queueing, QueueRequest
+from gpubalance.settings.requests import PIPE, Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
@@ -41,7 +41,7 @@ def queue(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held, machine_warnings
-    from gpubalance.jobs.queue import journal_of_queue, logs_of
+    from gpubalance.jobs.queue import ended_before, journal_of_queue, logs_of
     from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
     from gpubalance.results.queue import Queue
@@ -51,14 +51,14 @@ def queue(
 
     lines = _read(commands)
     machine = gpus.machine()
-    source = commands
-    if source != "-":
+    source = PIPE
+    if commands != PIPE and Path(commands).is_file():
         source = str(Path(commands).absolute())
     request = QueueRequest(
         **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
     )
     if dry.dry_run:
-        dry_run_of_queue(request, reporting)
+        dry_run_of_queue(request, ended_before(request), reporting)
         return
     warnings = machine_warnings(machine, request.devices, strict=False)
     output = Output(reporting, text, warnings, resumed=how.resume)
@@ -80,7 +80,7 @@ def _read(commands: str) -> tuple[str, ...]:
 
     name = commands
     path: Path | None = Path(commands)
-    if commands == "-":
+    if commands == PIPE:
         name = "stdin"
         path = None
     content = content_of(path, "a file of commands", _MOST_BYTES, _WRITE)

@@ -165,9 +165,13 @@ def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> 
     done = here(*asked, "--resume", code=0, cwd=tmp_path)
     assert "2 of 4 commands had succeeded before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
+    dry = here(*asked, "--resume", "--dry-run", code=0, cwd=tmp_path).stdout
+    assert dry.startswith("0 of 4 commands (4 succeeded before), one at a time on ")
     with Path(trials).open("a") as file:
         file.write("echo 5 >> ran\n")
     left = ("--gpus", "1", "--resume")
+    dry = here(*asked, *left, "--dry-run", code=0, cwd=tmp_path).stdout
+    assert dry.endswith("\n  5  echo 5 >> ran\nnothing was run\n")
     result = result_of(Queue, *asked, *left, cwd=tmp_path)
     assert [command.resumed for command in result.commands] == [True] * 4 + [False]
     # Of those that are left
@@ -188,12 +192,38 @@ def test_resume_counts_no_success_of_an_earlier_queue(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
-def test_the_resume_command_that_a_queue_prints_can_be_run(tmp_path: Path) -> None:
-    asked = (*PAIR, "-q", "--gpus", "0", "1", written(tmp_path, "[ -e mended ]"))
+@cases("output", (), ("-o", "queue.json"))
+def test_the_resume_command_that_a_queue_prints_can_be_run(
+    output: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Though nothing has succeeded, so that all of it is run again."""
+    trials = written(tmp_path, "[ -e mended ]")
+    asked = (*PAIR, *output, "--gpus", "0", "1", trials)
     done = here("queue", *asked, code=6, cwd=tmp_path)
     (tmp_path / "mended").touch()
     printed = done.stderr.splitlines()[-1].strip()
-    here(printed.removeprefix("gpubalance "), code=0, cwd=tmp_path)
+    done = here(printed.removeprefix("gpubalance "), code=0, cwd=tmp_path)
+    assert "0 of 1 commands had succeeded before" in done.stderr
+
+
+def test_queues_that_pipes_bring_are_known_by_their_commands(tmp_path: Path) -> None:
+    """Another queue from a pipe, begun in between in the same folder, does not replace the first."""
+
+    def piped(*commands: str, resume: bool = False) -> str:
+        asked = (PROGRAM, "queue", "-", *PAIR, *["--resume"][: int(resume)])
+        how: Any = {"cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run(asked, input="\n".join(commands), check=False, **how)
+        assert done.returncode == (0 if "true" in commands else 6)
+        return str(done.stderr)
+
+    piped("echo 1 >> ran", "false")
+    piped("false", "echo 2 >> ran")
+    assert "1 of 2 commands had" in piped("echo 1 >> ran", "true", resume=True)
+    assert "1 of 2 commands had" in piped("true", "echo 2 >> ran", resume=True)
+    assert (tmp_path / "ran").read_text().split() == ["1", "2"]
+    piped("echo 1 >> ran", "false")  # begins anew
+    assert "1 of 2 commands had" in piped("echo 1 >> ran", "true", resume=True)
+    assert (tmp_path / "ran").read_text().split() == ["1", "2", "1"]
 
 
 def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
