@@ -17,7 +17,13 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from gpubalance.cli.options import Reporting, RunControl
-from gpubalance.cli.output import Output, make_folder, say, unwritable
+from gpubalance.cli.output import (
+    Output,
+    make_folder,
+    refuse_not_utf8,
+    say,
+    unwritable,
+)
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held, machine_warnings
@@ -39,7 +45,7 @@ from gpubalance.settings.choices import TRACES
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.requests import MeasureRequest, QueueRequest, RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.text import clean, clean_lines, is_utf8
+from gpubalance.text import clean, clean_lines
 from gpubalance.workers.hosts import connected
 
 
@@ -281,11 +287,7 @@ def tracing_to(folder: Path | None, name: str) -> Tracing | None:
     """
     if folder is None:
         return None
-    if not is_utf8(str(folder)):
-        raise EnvironmentFault(
-            f"--trace {clean(repr(str(folder)))} is not UTF-8",
-            remedy="give a folder whose name is",
-        )
+    refuse_not_utf8("--trace", folder)
     if not are_reached():
         make_folder("--trace", folder)
     return Tracing(folder=str(folder.absolute()), name=name)

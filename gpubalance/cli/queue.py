@@ -109,22 +109,25 @@ def _fault(line: str) -> str:
         return "the command continues on the next line"
     if _PLAIN.fullmatch(line):
         return ""
-    command = ["/bin/sh", "-n", "-c", line]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    # Its stdin takes a line of any length, in any locale.
+    checked = subprocess.run(
+        ["/bin/sh", "-n"], input=line.encode(), capture_output=True, check=False
+    )
     if checked.returncode == 0:
         return ""
-    return checked.stderr.strip().rpartition(": ")[2]
+    return checked.stderr.decode(errors="replace").strip().rpartition(": ")[2]
 
 
 def _check_logs(folder: Path, *, overwrite: bool) -> None:
     """Makes the folder.
 
-    Raises EnvironmentFault if nothing can be written there, UsageError if it holds another queue's
-    logs.
+    Raises EnvironmentFault if nothing can be written there, or if its name is not UTF-8; UsageError
+    if it holds another queue's logs.
     """
-    from gpubalance.cli.output import make_folder
+    from gpubalance.cli.output import make_folder, refuse_not_utf8
     from gpubalance.errors import UsageError
 
+    refuse_not_utf8("--logs", folder)
     make_folder("--logs", folder)
     logs = sorted(folder.glob("[0-9][0-9][0-9]*.log"))
     if logs and not overwrite:

@@ -129,6 +129,7 @@ def _alone_s(shares: Sequence[QueueShare], tries: Sequence[Try]) -> float | None
 _TAIL_LINES = 10
 _LONGEST_LINE = 300
 _NO_MEMORY = re.compile("|".join(known_error("out-of-memory").signs))
+_FIELD = re.compile(r"(?<!\$)\{(?:device|number)\}")  # a shell's ${number} is its own
 _LOOKS_EVERY_S = 0.25
 _SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
@@ -308,8 +309,8 @@ class Commands:
     ) -> _Running:
         """The command, started. Raises EnvironmentFault, and then nothing of it is left."""
         device = self._devices[number]
-        text = command.command.replace("{device}", device.label)
-        text = text.replace("{number}", str(command.number))
+        fields = {"{device}": device.label, "{number}": str(command.number)}
+        text = _FIELD.sub(lambda field: fields[field[0]], command.command)
         script = Script([device])
         try:
             script.start(_environment(device), ["-c", _SHELL, text])

@@ -75,6 +75,7 @@ def test_each_line_is_run_by_the_shell_and_sees_one_device(tmp_path: Path) -> No
     pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
     lines = [TELLS, pipes, "echo it\\'s # isn't it", 'x=$(echo "it\'s")']
     lines += ["echo a\\\\\r", "  echo b\u2028c\r"]
+    lines.append("number=7; [ ${number} = 7 ]")
     result = queued(tmp_path, "\ufeff# a comment", "", *lines)
     logs = [Path(command.log or "").read_text() for command in result.commands[:3]]
     assert logs == [
@@ -129,14 +130,17 @@ def test_what_lacks_memory_is_tried_on_the_largest_device(tmp_path: Path) -> Non
 
 
 def test_a_failure_is_told_with_its_end_and_the_others_go_on(tmp_path: Path) -> None:
-    trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
+    lines = ["echo why; echo so >&2; exit 5", "true", "kill -9 $$"]
+    lines.append("true # " + "too long for a system call " * 9000)
+    trials = written(tmp_path, *lines)
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
-    assert "3 commands on 2 devices" in done.stdout
-    assert "1 succeeded, 2 failed" in done.stdout
+    assert "4 commands on 2 devices" in done.stdout
+    assert "1 succeeded, 3 failed" in done.stdout
+    assert "| gpubalance can't start it: Argument list too long" in done.stdout
     first = r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so"
     assert re.search(first, done.stdout)
     assert re.search(r"003 failed on GPU:\d with exit code 137", done.stdout)
-    assert "error: 2 of 3 commands failed: 1, 3\n" in done.stderr
+    assert "error: 3 of 4 commands failed: 1, 3, 4\n" in done.stderr
     assert re.search(r"001 begins on GPU:0: echo why.*\n", done.stderr)
     assert re.search(r"002 ended on GPU:\d after \S+ s: true\n", done.stderr)
 
@@ -303,6 +307,7 @@ LOGS = "can't write to --logs"
     ("true", (), 3, "no NVIDIA driver"),
     ("true", (*PAIR, "--logs", "/proc/logs"), 3, f"{LOGS} /proc/logs"),
     ("true", (*PAIR, "--logs", "trials.txt"), 3, f"{LOGS} trials.txt: it is a file"),
+    ("true", (*PAIR, "--logs", "\udce9"), 3, r"--logs '\udce9' is not UTF-8"),
 )
 def test_what_is_wrong_is_said_before_anything_runs(
     content: str | bytes | None, options: Any, code: int, says: str, tmp_path: Path
