@@ -45,6 +45,7 @@ def queue(
     from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
     from gpubalance.results.queue import Queue
+    from gpubalance.system.state import existing_folder
 
     def text(result: Queue) -> str:
         return summed_up(result, queue_summary(result))
@@ -53,7 +54,7 @@ def queue(
     machine = gpus.machine()
     source = PIPE
     if commands != PIPE and Path(commands).is_file():
-        source = str(Path(commands).absolute())
+        source = str(existing_folder() / commands)
     request = QueueRequest(
         **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
     )
