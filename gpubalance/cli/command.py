@@ -384,7 +384,8 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
     Its values end at the next option, and at a result, which is an argument: `plan --gpus 0 1
-    probe.json`. `-5` is a value, so that the error says what is wrong with it.
+    probe.json`. `-5` is a value, so that the error says what is wrong with it. Before an option
+    that follows at once stands an empty value, or Typer would take the option for one.
     """
     words: list[str] = []
     rest = list(arguments)
@@ -401,5 +402,7 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
             and not (values and rest[0].endswith(".json"))
         ):
             values.append(rest.pop(0))
+        if name in lists and rest and not values:
+            values.append("")
         words += [f"{name}={value}" for value in values] or [name]
     return words

@@ -166,7 +166,7 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
         flag = flag_of(record, name)
         if flag in _WITH_COMMAS and isinstance(value, list):
             value = re.findall(r"[^,\s]+", " ".join(value))
-        if value == []:
+        if value in ([], [""]):
             raise UsageError(f"{flag} needs a value", remedy=remedy)
         if flag == "--noise-scale" and value is not None:
             value = noise_scale(value)
