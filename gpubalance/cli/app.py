@@ -95,7 +95,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from gpubalance.cli.version import version_text
 
-        print(version_text())
+        say(version_text(), sys.stdout)
         raise typer.Exit
 
 

@@ -23,6 +23,7 @@ from gpubalance.cli.output import (
     refuse_not_utf8,
     say,
     unwritable,
+    width,
 )
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
@@ -33,7 +34,7 @@ from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.journal import Journal, journal_of
 from gpubalance.jobs.phases import Phases, estimate, estimate_of_queue
 from gpubalance.numbers.units import NO_TIME
-from gpubalance.render.table import WIDTH, prose, table
+from gpubalance.render.table import prose, table
 from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.common import Warning_
 from gpubalance.results.estimate import Estimate
@@ -100,7 +101,7 @@ def _queue_text(estimated: Estimate, request: QueueRequest) -> str:
     before = len(estimated.resumed)
     if before:
         what = f"{commands - before} of {what} ({before} succeeded before)"
-    lines = prose(f"{what}, one at a time on {labels}", WIDTH)
+    lines = prose(f"{what}, one at a time on {labels}", width())
     for number, command in enumerate(request.commands, 1):
         if number not in estimated.resumed:
             lines.append(f"  {number:{digits}}  {clean(command)}")
@@ -113,11 +114,11 @@ def _text(estimated: Estimate, request: MeasureRequest) -> str:
     settings = request.settings
     devices = [f"{device.label} {device.name}" for device in request.devices]
     lines = prose(
-        f"{settings.model}, {settings.precision}; {', '.join(devices)}", WIDTH
+        f"{settings.model}, {settings.precision}; {', '.join(devices)}", width()
     )
     if estimated.probed:
         plan = f"planned with the probe of {estimated.probed}; --fresh would make a new one"
-        lines += prose(plan, WIDTH, "  ")
+        lines += prose(plan, width(), "  ")
     no_head = ("", "")
     rows = [no_head]
     whole = NO_TIME
@@ -146,7 +147,7 @@ def _guessed(estimated: Estimate) -> list[str]:
         f"as is usual for small models. {known}, and a large model may take many "
         "times as long"
     )
-    return prose(f"{which}, {why}", WIDTH)
+    return prose(f"{which}, {why}", width())
 
 
 # TensorBoard looks for this in a file's name. Other programs append the host's name; results name
