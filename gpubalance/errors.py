@@ -126,7 +126,12 @@ class DeadlinePassed(GpubalanceError):
 
 
 class TimeLimitPassed(DeadlinePassed):
-    """The `seconds` that the user gave are over; what was measured is kept."""
+    """The `seconds` that the user gave are over; what was measured is kept.
+
+    `enough_s` should do for all of it; None if that is not known.
+    """
+
+    enough_s: int | None = None
 
     def __init__(self, seconds: float) -> None:
         super().__init__(

@@ -48,6 +48,7 @@ from gpubalance.text import clean_lines
 
 # Their texts quote what the user wrote, or what a mistake of ours met: that may be anything.
 _NOT_LOOKED_UP = (UsageError.exit_code, BadInput.exit_code, Bug.exit_code)
+_TIME_LIMIT = "--time-limit"
 _OPENED = ("/dev/fd/", "/proc/self/fd/")
 # Ending takes a second or two. A second interrupt in that time would only leave a half printed
 # result or a worker behind. After this time something hangs, and another interrupt breaks into it.
@@ -95,7 +96,7 @@ def _version(wanted: bool) -> None:
     if wanted:
         from gpubalance.cli.version import version_text
 
-        print(version_text())
+        say(version_text(), sys.stdout)
         raise typer.Exit
 
 
@@ -285,12 +286,18 @@ def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     """Puts the full command into an error that --resume can continue.
 
     A fault of the machine must be fixed first. A time limit that was too short is left out of the
-    command. What a shell has opened, by `<(…)`, can't be named.
+    command; a config's is overridden, if it is known by what. What a shell has opened, by `<(…)`,
+    can't be named.
     """
     if RESUME not in error.remedy or isinstance(error, EnvironmentFault):
         return
     if not any(argument.startswith(_OPENED) for argument in arguments):
-        without = "--time-limit" if isinstance(error, TimeLimitPassed) else None
+        without = None
+        if isinstance(error, TimeLimitPassed):
+            if any(word.partition("=")[0] == _TIME_LIMIT for word in arguments):
+                without = _TIME_LIMIT
+            elif error.enough_s is not None:
+                arguments = [*arguments, _TIME_LIMIT, str(error.enough_s)]
         error.remedy = error.remedy.replace(
             RESUME, f"{RESUME}:\n{resuming(arguments, without)}"
         )

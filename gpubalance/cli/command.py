@@ -90,16 +90,20 @@ def defaults(
     """The file's values for each command, by parameter, as a command line has them.
 
     That is Typer's `default_map`. Raises BadInput for a file that can't be read, and UsageError for
-    a key that is no flag, with the nearest flag. Wrong values are left to whatever rejects them on
-    the command line.
+    a key that is no flag, with the nearest flag, and for a switch that is not true or false. Other
+    wrong values are left to whatever rejects them on the command line.
     """
     from gpubalance.system.files import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
-    # `plan` may also be a flag.
-    tables = {key: value for key, value in document.items() if isinstance(value, dict)}
-    values = {key: value for key, value in document.items() if key not in tables}
     options = {name: dict(options_of(command)) for name, command in commands.items()}
+    flags = set().union(*options.values()) - options.keys()
+    # `plan` may also be a flag, and `margin` may have a value for each device.
+    tables: dict[str, Any] = {}
+    values: dict[str, Any] = {}
+    for key, value in document.items():
+        is_table = isinstance(value, dict) and key.replace("_", "-") not in flags
+        (tables if is_table else values)[key] = value
     by_name(f"{path}: ", tables, options.keys())
     shared = by_name(f"{path}: ", values, set().union(*options.values()))
     by_command = {}
@@ -108,9 +112,20 @@ def defaults(
         typed = {}
         for flag, value in (shared | own).items():
             if flag in known:
+                place = f"[{name}] {flag}" if flag in own else flag
+                _refuse_no_switch(f"{path}: {place}", known[flag], value)
                 typed[str(known[flag].name)] = as_typed(known[flag], value)
         by_command[name] = typed
     return by_command
+
+
+def _refuse_no_switch(place: str, option: TyperOption, value: Any) -> None:
+    """Raises UsageError for a switch's value that is neither true nor false."""
+    if option.is_flag and not isinstance(value, bool):
+        raise UsageError(
+            f"{place} takes true or false, not {clean(repr(value), 40)}",
+            remedy="write true or false, without quotes",
+        )
 
 
 def options_of(command: Any) -> Iterator[tuple[str, TyperOption]]:
@@ -124,9 +139,18 @@ def options_of(command: Any) -> Iterator[tuple[str, TyperOption]]:
 def by_name(place: str, values: Mapping[str, Any], known: Set[str]) -> dict[str, Any]:
     """The values by name, with dashes.
 
-    Raises UsageError, which begins with the place, for a name that is not known.
+    Raises UsageError, which begins with the place, for a name that is not known, and for one with
+    dashes and with underscores.
     """
-    by_flag = {key.replace("_", "-"): value for key, value in values.items()}
+    by_flag: dict[str, Any] = {}
+    for key, value in values.items():
+        name = key.replace("_", "-")
+        if name in by_flag:
+            raise UsageError(
+                f"{place}{clean(name, 40)} is given twice, with - and with _",
+                remedy="leave one of them out",
+            )
+        by_flag[name] = value
     for name in by_flag.keys() - known:
         near = difflib.get_close_matches(name, known, n=1)
         remedy = f"there are: {', '.join(sorted(known))}"
@@ -360,7 +384,8 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
     Its values end at the next option, and at a result, which is an argument: `plan --gpus 0 1
-    probe.json`. `-5` is a value, so that the error says what is wrong with it.
+    probe.json`. `-5` is a value, so that the error says what is wrong with it. Before an option
+    that follows at once stands an empty value, or Typer would take the option for one.
     """
     words: list[str] = []
     rest = list(arguments)
@@ -377,5 +402,7 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
             and not (values and rest[0].endswith(".json"))
         ):
             values.append(rest.pop(0))
+        if name in lists and rest and not values:
+            values.append("")
         words += [f"{name}={value}" for value in values] or [name]
     return words

@@ -86,6 +86,9 @@ def _meant(word: str) -> str:
 
 def _found(word: str) -> str:
     """The chapters that have the word, each with some places. Raises UsageError for none."""
+    from gpubalance.cli.output import width
+    from gpubalance.render.table import prose
+
     having = _chapters_with(word)
     if not having:
         raise UsageError(
@@ -94,8 +97,9 @@ def _found(word: str) -> str:
         )
     lines = []
     for name, summary, places in having:
-        lines.append(f"{name}: {summary}")
-        lines += [f"    {place}" for place in places[:_MOST_PLACES]]
+        lines += prose(f"{name}: {summary}", width())
+        for place in places[:_MOST_PLACES]:
+            lines += prose(place, width(), "    ")
         if len(places) > _MOST_PLACES:
             lines.append(f"    and {len(places) - _MOST_PLACES} more")
     lines += ["", _next()]
@@ -115,11 +119,16 @@ def _chapters_with(word: str) -> list[tuple[str, str, list[str]]]:
 
 
 def _list() -> str:
+    from gpubalance.cli.output import width
     from gpubalance.guide import read_chapters
+    from gpubalance.render.table import prose
 
     chapters = read_chapters()
-    width = max(len(chapter.name) for chapter in chapters)
-    lines = [f"{chapter.name:{width}}  {chapter.summary}" for chapter in chapters]
+    longest = max(len(chapter.name) for chapter in chapters)
+    lines = []
+    for chapter in chapters:
+        text = f"{chapter.name:{longest}}  {chapter.summary}"
+        lines += prose(text, width(), hanging=" " * (longest + 2))
     lines += ["", _next()]
     return "\n".join(lines)
 

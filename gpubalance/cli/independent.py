@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated
 
-from gpubalance.cli.options import Devices, Reporting, RunControl, request_fields
+from gpubalance.cli.options import (
+    Devices,
+    Reporting,
+    RunControl,
+    request_fields,
+    settings_on,
+)
 from gpubalance.cli.parameters import Without
 from gpubalance.errors import UsageError
 from gpubalance.settings.measuring import Measuring
@@ -45,7 +51,8 @@ class OwnModels(Record):
     ) -> IndependentRequest:
         """The request.
 
-        Raises UsageError for a single device, and unless there are a batch and a model for each.
+        Raises UsageError for a single device, and unless there are a batch and a model for each;
+        also UsageError or BadInput for a model that can't be meant.
         """
         from gpubalance.jobs.saved import sensible_batch
 
@@ -59,8 +66,12 @@ class OwnModels(Record):
                 remedy="give one model for all devices, or one for each device, in the "
                 "order of --gpus",
             )
-        models *= len(devices) // len(models)
-        own_settings = [common.model_copy(update={"model": model}) for model in models]
+        own_settings = []
+        for model in models:
+            own = common.model_copy(update={"model": model})
+            own_settings.append(settings_on(devices, own, machine.time_scale))
+        own_settings *= len(devices) // len(models)
+        models = tuple(own.model for own in own_settings)
         batches = self.batches or tuple(map(sensible_batch, devices, own_settings))
         if len(batches) != len(devices):
             raise UsageError(

@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import Any, Generic, TypeVar, cast
 
 from gpubalance.cli.options import Reporting, RunControl
-from gpubalance.cli.output import Output, make_folder, say, unwritable
+from gpubalance.cli.output import (
+    Output,
+    make_folder,
+    refuse_not_utf8,
+    say,
+    unwritable,
+    width,
+)
 from gpubalance.cli.progress import Progress
 from gpubalance.devices.hosts import are_reached
 from gpubalance.devices.machine import Machine, held, machine_warnings
@@ -27,7 +34,7 @@ from gpubalance.jobs.events import Event, Watch
 from gpubalance.jobs.journal import Journal, journal_of
 from gpubalance.jobs.phases import Phases, estimate, estimate_of_queue
 from gpubalance.numbers.units import NO_TIME
-from gpubalance.render.table import WIDTH, prose, table
+from gpubalance.render.table import prose, table
 from gpubalance.render.tensorboard import Summaries, Summary
 from gpubalance.results.common import Warning_
 from gpubalance.results.estimate import Estimate
@@ -39,7 +46,7 @@ from gpubalance.settings.choices import TRACES
 from gpubalance.settings.measuring import Tracing
 from gpubalance.settings.requests import MeasureRequest, QueueRequest, RunRequest
 from gpubalance.settings.settings import Settings
-from gpubalance.text import clean, clean_lines, is_utf8
+from gpubalance.text import clean, clean_lines
 from gpubalance.workers.hosts import connected
 
 
@@ -57,9 +64,15 @@ def dry_run(
     _give(estimate(request), lambda result: _text(result, request), reporting)
 
 
-def dry_run_of_queue(request: QueueRequest, reporting: Reporting) -> None:
-    """Outputs the commands that a queue would run, and on which devices."""
-    _give(estimate_of_queue(request), lambda _: _queue_text(request), reporting)
+def dry_run_of_queue(
+    request: QueueRequest, resumed: tuple[int, ...], reporting: Reporting
+) -> None:
+    """Outputs the commands that a queue would run, and on which devices.
+
+    Those with the numbers `resumed` it would not.
+    """
+    estimated = estimate_of_queue(request, resumed)
+    _give(estimated, lambda result: _queue_text(result, request), reporting)
 
 
 def _give(
@@ -79,13 +92,19 @@ def _give(
     output.give(estimated)
 
 
-def _queue_text(request: QueueRequest) -> str:
+def _queue_text(estimated: Estimate, request: QueueRequest) -> str:
     """Each command on a line, below the devices."""
     labels = ", ".join(f"{device.label} {device.name}" for device in request.devices)
-    width = len(str(len(request.commands)))
-    lines = prose(f"{len(request.commands)} commands, one at a time on {labels}", WIDTH)
+    commands = len(request.commands)
+    digits = len(str(commands))
+    what = "1 command" if commands == 1 else f"{commands} commands"
+    before = len(estimated.resumed)
+    if before:
+        what = f"{commands - before} of {what} ({before} succeeded before)"
+    lines = prose(f"{what}, one at a time on {labels}", width())
     for number, command in enumerate(request.commands, 1):
-        lines.append(f"  {number:{width}}  {clean(command)}")
+        if number not in estimated.resumed:
+            lines.append(f"  {number:{digits}}  {clean(command)}")
     lines.append("nothing was run")
     return "\n".join(lines)
 
@@ -95,11 +114,11 @@ def _text(estimated: Estimate, request: MeasureRequest) -> str:
     settings = request.settings
     devices = [f"{device.label} {device.name}" for device in request.devices]
     lines = prose(
-        f"{settings.model}, {settings.precision}; {', '.join(devices)}", WIDTH
+        f"{settings.model}, {settings.precision}; {', '.join(devices)}", width()
     )
     if estimated.probed:
         plan = f"planned with the probe of {estimated.probed}; --fresh would make a new one"
-        lines += prose(plan, WIDTH, "  ")
+        lines += prose(plan, width(), "  ")
     no_head = ("", "")
     rows = [no_head]
     whole = NO_TIME
@@ -128,7 +147,7 @@ def _guessed(estimated: Estimate) -> list[str]:
         f"as is usual for small models. {known}, and a large model may take many "
         "times as long"
     )
-    return prose(f"{which}, {why}", WIDTH)
+    return prose(f"{which}, {why}", width())
 
 
 # TensorBoard looks for this in a file's name. Other programs append the host's name; results name
@@ -269,11 +288,7 @@ def tracing_to(folder: Path | None, name: str) -> Tracing | None:
     """
     if folder is None:
         return None
-    if not is_utf8(str(folder)):
-        raise UsageError(
-            f"--trace {clean(repr(str(folder)))} is not UTF-8",
-            remedy="give a folder whose name is",
-        )
+    refuse_not_utf8("--trace", folder)
     if not are_reached():
         make_folder("--trace", folder)
     return Tracing(folder=str(folder.absolute()), name=name)

@@ -60,7 +60,8 @@ def launch(
     if plan.suffix == ".py" and script.suffix == ".json":
         raise UsageError(
             "the plan comes first, then the script",
-            remedy=f"gpubalance launch {shlex.join([str(script), str(plan)])}",
+            remedy="gpubalance launch "
+            + shlex.join([str(script), str(plan), *(arguments or [])]),
         )
     planned = read_record(plan, Plan)
     refuse_table(planned)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from gpubalance.errors import EnvironmentFault, GpubalanceError, UsageError
-from gpubalance.text import clean
+from gpubalance.text import clean, is_utf8
 
 if TYPE_CHECKING:
     from gpubalance.cli.options import Reporting
@@ -77,6 +77,15 @@ def make_folder(option: str, folder: Path) -> None:
             pass
     except OSError as error:
         raise unwritable(option, folder, error) from None
+
+
+def refuse_not_utf8(option: str, folder: Path) -> None:
+    """Raises UsageError for a folder whose name JSON can't hold."""
+    if not is_utf8(str(folder)):
+        raise UsageError(
+            f"{option} {clean(repr(str(folder)))} is not UTF-8",
+            remedy="give a folder whose name is",
+        )
 
 
 def unwritable(option: str, folder: Path, error: OSError) -> EnvironmentFault:

@@ -78,8 +78,11 @@ def with_options(command: Command, common: Command) -> Command:
 def _refuse_one_file_for_two(arguments: Mapping[str, Any]) -> None:
     """Raises UsageError if two options name one file to write: the later would replace the earlier.
 
-    TensorBoard reads several kinds of files from one folder, so options may share a folder.
+    TensorBoard reads several kinds of files from one folder, so options may share a folder. Raises
+    EnvironmentFault if there is a file to write and the current folder was deleted.
     """
+    from gpubalance.system.state import existing_folder  # here, as help needs none
+
     written: dict[str, tuple[str, str]] = {}
     for record in arguments.values():
         for name, value in record:
@@ -87,7 +90,7 @@ def _refuse_one_file_for_two(arguments: Mapping[str, Any]) -> None:
             if value is None or not shown or shown["value"] not in ("FILE", "DIR"):
                 continue
             flag = shown["flags"][-1]
-            path = os.path.realpath(value)
+            path = os.path.realpath(existing_folder() / value)
             before, kind = written.setdefault(path, (flag, shown["value"]))
             if before != flag and "FILE" in (kind, shown["value"]):
                 raise UsageError(
@@ -163,7 +166,7 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
         flag = flag_of(record, name)
         if flag in _WITH_COMMAS and isinstance(value, list):
             value = re.findall(r"[^,\s]+", " ".join(value))
-        if value == []:
+        if value in ([], [""]):
             raise UsageError(f"{flag} needs a value", remedy=remedy)
         if flag == "--noise-scale" and value is not None:
             value = noise_scale(value)

@@ -11,7 +11,7 @@ import typer
 
 from gpubalance.cli.options import Devices, DryStart, Unwatched
 from gpubalance.cli.parameters import Without
-from gpubalance.settings.requests import Queueing, QueueRequest
+from gpubalance.settings.requests import PIPE, Queueing, QueueRequest
 
 _MOST_BYTES = 16 << 20
 _WRITE = "write one command a line, as you type them in a shell: gpubalance guide queue"
@@ -42,24 +42,25 @@ def queue(
     from gpubalance.cli.output import Output, summed_up
     from gpubalance.cli.progress import Progress
     from gpubalance.devices.machine import held, machine_warnings
-    from gpubalance.jobs.queue import journal_of_queue, logs_of
+    from gpubalance.jobs.queue import ended_before, journal_of_queue, logs_of
     from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
     from gpubalance.results.queue import Queue
+    from gpubalance.system.state import existing_folder
 
     def text(result: Queue) -> str:
         return summed_up(result, queue_summary(result))
 
     lines = _read(commands)
     machine = gpus.machine()
-    source = commands
-    if source != "-":
-        source = str(Path(commands).absolute())
+    source = PIPE
+    if commands != PIPE and Path(commands).is_file():
+        source = str(existing_folder() / commands)
     request = QueueRequest(
         **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
     )
     if dry.dry_run:
-        dry_run_of_queue(request, reporting)
+        dry_run_of_queue(request, ended_before(request), reporting)
         return
     warnings = machine_warnings(machine, request.devices, strict=False)
     output = Output(reporting, text, warnings, resumed=how.resume)
@@ -81,7 +82,7 @@ def _read(commands: str) -> tuple[str, ...]:
 
     name = commands
     path: Path | None = Path(commands)
-    if commands == "-":
+    if commands == PIPE:
         name = "stdin"
         path = None
     content = content_of(path, "a file of commands", _MOST_BYTES, _WRITE)
@@ -110,22 +111,25 @@ def _fault(line: str) -> str:
         return "the command continues on the next line"
     if _PLAIN.fullmatch(line):
         return ""
-    command = ["/bin/sh", "-n", "-c", line]
-    checked = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603
+    # Its stdin takes a line of any length, in any locale.
+    checked = subprocess.run(
+        ["/bin/sh", "-n"], input=line.encode(), capture_output=True, check=False
+    )
     if checked.returncode == 0:
         return ""
-    return checked.stderr.strip().rpartition(": ")[2]
+    return checked.stderr.decode(errors="replace").strip().rpartition(": ")[2]
 
 
 def _check_logs(folder: Path, *, overwrite: bool) -> None:
     """Makes the folder.
 
-    Raises EnvironmentFault if nothing can be written there, UsageError if it holds another queue's
-    logs.
+    Raises EnvironmentFault if nothing can be written there; UsageError if its name is not UTF-8, or
+    if it holds another queue's logs.
     """
-    from gpubalance.cli.output import make_folder
+    from gpubalance.cli.output import make_folder, refuse_not_utf8
     from gpubalance.errors import UsageError
 
+    refuse_not_utf8("--logs", folder)
     make_folder("--logs", folder)
     logs = sorted(folder.glob("[0-9][0-9][0-9]*.log"))
     if logs and not overwrite:

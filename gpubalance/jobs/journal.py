@@ -14,7 +14,7 @@ import platform
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
@@ -94,6 +94,12 @@ class Journal:
         """
         path = _path(key)
         return path.stat().st_mtime if any(_read(path)) else 0.0
+
+    @staticmethod
+    def last_left(key: str, kind: type[R]) -> R | None:
+        """The last record of that kind that any command left under the key; None if none did."""
+        records = _records(_read(_path(key)), kind)
+        return next(reversed(records.values()), None)
 
     def __enter__(self) -> Journal:
         return self
@@ -187,12 +193,7 @@ class Journal:
         Skips lines that are no such record. Records of some time are moved, each to follow the one
         before, the last to end now: a boot resets the clock.
         """
-        records: dict[str, Any] = {}
-        for entry in self._entries:
-            if entry.get("kind") == kind.__name__:
-                with suppress(ValidationError):
-                    record = kind.model_validate_json(json.dumps(entry.get("record")))
-                    records[str(entry.get("key"))] = record
+        records: dict[str, Any] = dict(_records(self._entries, kind))
         if not hasattr(kind, "span_s"):
             return records
         end_s = time.monotonic()
@@ -243,6 +244,17 @@ def _read(path: Path) -> Iterator[dict[str, Any]]:
                 yield entry
 
 
+def _records(entries: Iterable[dict[str, Any]], kind: type[R]) -> dict[str, R]:
+    """The last record of that kind under each key."""
+    records: dict[str, R] = {}
+    for entry in entries:
+        if entry.get("kind") == kind.__name__:
+            with suppress(ValidationError):
+                record = kind.model_validate_json(json.dumps(entry.get("record")))
+                records[str(entry.get("key"))] = record
+    return records
+
+
 _MOST = 100  # equal commands at a time
 # How long and how carefully it is measured, and what else does not change a measurement.
 _BESIDE: dict[str, bool | set[str]] = {
@@ -287,15 +299,19 @@ def software_key(model: str, data: str | None = None) -> str:
     return " ".join([platform.node(), __version__, *versions, code_key(model, data)])
 
 
-def free_journal(key: str, resume: bool) -> Journal:
-    """The first journal of this key that no process holds.
+def free_journal(
+    key: str, resume: bool, rank: Callable[[str], Any] | None = None
+) -> Journal:
+    """The first journal of this key that no process holds, of those that `rank` highest.
 
     On simulated devices equal commands may run at once. With `resume`, journals of interrupted
-    commands come first, the newest before the others.
+    commands come first unless ranked otherwise, the newest before the others.
     """
     keys = [key] + [f"{key}-{number}" for number in range(1, _MOST)]
-    if resume:
-        keys.sort(key=Journal.left_at, reverse=True)
+    if rank is None and resume:
+        rank = Journal.left_at
+    if rank is not None:
+        keys.sort(key=rank, reverse=True)
     for free in keys:
         try:
             return Journal(free, "the journal of this command", resume=resume)

@@ -469,10 +469,15 @@ def estimate(request: MeasureRequest) -> Estimate:
     )
 
 
-def estimate_of_queue(request: QueueRequest) -> Estimate:
-    """The commands that a queue would run."""
+def estimate_of_queue(request: QueueRequest, resumed: tuple[int, ...]) -> Estimate:
+    """The commands that a queue would run, without those with the numbers `resumed`."""
     return Estimate(
-        kind=_kind_of(request), request=request, probed=None, phases=(), seconds=None
+        kind=_kind_of(request),
+        request=request,
+        probed=None,
+        phases=(),
+        seconds=None,
+        resumed=resumed,
     )
 
 

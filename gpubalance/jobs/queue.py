@@ -41,7 +41,8 @@ from gpubalance.results.queue import (
     Try,
 )
 from gpubalance.settings.device import Device
-from gpubalance.settings.requests import QueueRequest
+from gpubalance.settings.record import Record
+from gpubalance.settings.requests import PIPE, QueueRequest
 from gpubalance.system.deadlines import signals_held
 from gpubalance.system.state import current_folder, delete_oldest, state_folder
 from gpubalance.text import clean
@@ -128,6 +129,7 @@ def _alone_s(shares: Sequence[QueueShare], tries: Sequence[Try]) -> float | None
 _TAIL_LINES = 10
 _LONGEST_LINE = 300
 _NO_MEMORY = re.compile("|".join(known_error("out-of-memory").signs))
+_FIELD = re.compile(r"(?<!\$)\{(?:device|number)\}")  # a shell's ${number} is its own
 _LOOKS_EVERY_S = 0.25
 _SHELL = "import os, sys; os.dup2(1, 2); os.execv('/bin/sh', ['sh', '-c', sys.argv[1]])"
 _FROM_WORKERS = ("CUDA_DEVICE_ORDER", "CUDA_VISIBLE_DEVICES", "PYTHONUNBUFFERED")
@@ -225,7 +227,7 @@ class Commands:
         commands = {}
         for number, text in enumerate(self._request.commands, 1):
             command = QueuedCommand(number=number, command=text)
-            key = _key(command)
+            key = _key(number, text)
             if key in earlier:
                 command = self._resumed(earlier[key], devices.get(key))
             commands[number] = command
@@ -245,7 +247,7 @@ class Commands:
         An interrupt is passed on to those that run, which have ended when it is raised on.
         """
         resumed = sum(command.resumed for command in self._commands.values())
-        if resumed:
+        if self._request.resume:
             text = f"{resumed} of {len(self._commands)} commands had succeeded before"
             self._watch(Doing(text, stays=True))
         try:
@@ -307,8 +309,8 @@ class Commands:
     ) -> _Running:
         """The command, started. Raises EnvironmentFault, and then nothing of it is left."""
         device = self._devices[number]
-        text = command.command.replace("{device}", device.label)
-        text = text.replace("{number}", str(command.number))
+        fields = {"{device}": device.label, "{number}": str(command.number)}
+        text = _FIELD.sub(lambda field: fields[field[0]], command.command)
         script = Script([device])
         try:
             script.start(_environment(device), ["-c", _SHELL, text])
@@ -375,8 +377,9 @@ class Commands:
         command = command.model_copy(update=changes)
         self._commands[command.number] = command
         if command.ended_well:
-            self._journal.add(_key(command), self._devices[device])
-            self._journal.add(_key(command), command)
+            key = _key(command.number, command.command)
+            self._journal.add(key, self._devices[device])
+            self._journal.add(key, command)
         next_on = None
         has_less = self._memory[self._largest] > self._memory[device]
         if last.out_of_memory and is_first and has_less:
@@ -420,8 +423,8 @@ class Commands:
         )
 
 
-def _key(command: QueuedCommand) -> str:
-    return f"{command.number} {command.command}"
+def _key(number: int, command: str) -> str:
+    return f"{number} {command}"
 
 
 def _rates_by_probe(devices: Sequence[Device]) -> tuple[float, ...] | None:
@@ -455,6 +458,8 @@ def queue(request: QueueRequest, logs: Path, watch: Watch, journal: Journal) -> 
     Raises PartialResult if some failed, Interrupted by a signal, both with the result.
     """
     journal.begin_anew()
+    # It can be resumed even if nothing has ended well.
+    journal.add("", _Begun(commands=request.commands))
     with ThreadPoolExecutor(len(request.devices)) as threads:
         commands = Commands(request, logs, one_at_a_time(watch), journal, threads)
         try:
@@ -480,11 +485,38 @@ def _interrupted(interrupt: KeyboardInterrupt, result: Queue) -> Interrupted:
     return Interrupted.by(interrupt, partial=result, remedy=remedy)
 
 
+class _Begun(Record):
+    """In a journal: the commands of the queue that was last begun or resumed."""
+
+    commands: tuple[str, ...]
+
+
 def journal_of_queue(request: QueueRequest) -> Journal:
-    """The journal of the commands of a file, whichever they are and on which devices they run."""
+    """The journal of the commands of a file, whichever they are and on which devices they run.
+
+    What a pipe brings has no name: it continues or replaces the queue with most of its commands,
+    and leaves others alone.
+    """
     simulated = any(device.simulated for device in request.devices)
     key = content_key("queue", request.source, str(current_folder()), simulated)
-    return free_journal(key, request.resume)
+
+    def rank(free: str) -> tuple[int, bool, float]:
+        begun = Journal.last_left(free, _Begun)
+        commands = begun.commands if begun else ()
+        in_common = sum(map(str.__eq__, commands, request.commands))
+        left_at = Journal.left_at(free)
+        return in_common, begun is None, left_at if in_common else -left_at
+
+    return free_journal(key, request.resume, rank if request.source == PIPE else None)
+
+
+def ended_before(request: QueueRequest) -> tuple[int, ...]:
+    """The numbers of the commands that the queue would not run again."""
+    journal = journal_of_queue(request)
+    journal.close()
+    earlier = journal.load_all(QueuedCommand)
+    commands = enumerate(request.commands, 1)
+    return tuple(number for number, text in commands if _key(number, text) in earlier)
 
 
 def logs_of(request: QueueRequest, journal: Journal) -> Path:

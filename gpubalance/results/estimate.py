@@ -42,7 +42,8 @@ class Estimate(Record):
     """What a command would do.
 
     `probed` is when the probe that it starts from was made, null if it will make one. A queue's
-    commands take a time that nobody knows: it has no phases, and `seconds` is null.
+    commands take a time that nobody knows: it has no phases, and `seconds` is null. `resumed` are
+    the numbers of those that succeeded before and would not be run again.
     """
 
     kind: str
@@ -50,3 +51,4 @@ class Estimate(Record):
     probed: str | None
     phases: tuple[PhaseEstimate, ...]
     seconds: float | None
+    resumed: tuple[int, ...] = ()

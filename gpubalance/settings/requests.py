@@ -233,8 +233,14 @@ class Queueing(Record):
     )
 
 
+PIPE = "-"
+
+
 class QueueRequest(Queueing):
-    """Commands for a shell from the file `source`, each to be run on one of these devices."""
+    """Commands for a shell from the file `source`, each to be run on one of these devices.
+
+    The source is `PIPE` if it is no file, such as stdin.
+    """
 
     devices: tuple[Device, ...]
     commands: tuple[str, ...]

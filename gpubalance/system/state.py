@@ -95,17 +95,22 @@ _LEFT_BEHIND_AFTER_S = 3600.0
 _LOG = re.compile(r"\d+T[\d.]+-(\d{1,9})-")
 
 
+def existing_folder() -> Path:
+    """The current folder. Raises EnvironmentFault if it was deleted meanwhile."""
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise EnvironmentFault(
+            "the current folder was deleted", remedy="change into one that exists: cd ~"
+        ) from None
+
+
 def current_folder() -> Path:
     """The current folder.
 
     Raises EnvironmentFault if it was deleted meanwhile, or if JSON can't hold its name.
     """
-    try:
-        folder = Path.cwd()
-    except FileNotFoundError:
-        raise EnvironmentFault(
-            "the current folder was deleted", remedy="change into one that exists: cd ~"
-        ) from None
+    folder = existing_folder()
     if not is_utf8(str(folder)):
         raise EnvironmentFault(
             f"the current folder's name is not UTF-8: {clean(repr(str(folder)))}",

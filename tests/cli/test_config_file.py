@@ -96,7 +96,17 @@ def test_a_list_is_written_as_one_likes(tmp_path: Path, text: str) -> None:
     assert found == "0,1"
 
 
+def test_a_margin_for_each_device_is_no_commands_table(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    by_hand = parsed("probe", ["--margin", "0=2GiB,1=1GiB"])
+    for table in ("", "[probe]\n"):
+        path.write_text(f"{table}margin = {{0 = '2GiB', 1 = '1GiB'}}\n")
+        assert parsed("probe", ["--config", str(path)]) == by_hand
+
+
 NONE = ": no such command or option"
+SWITCH = " takes true or false, not "
+TWICE = " is given twice, with - and with _"
 MEANT = "did you mean global-batch?"
 OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
 
@@ -109,6 +119,12 @@ OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
     ("[devices]\nzzz = 3", f": [devices] zzz{NONE}", OF_DEVICES),
     ("config = 'other.toml'", f": config{NONE}", "there are: "),
     ("[run]\nno-xla = true", f": [run] no-xla{NONE}", "did you mean xla?"),
+    ("quiet = 0", f": quiet{SWITCH}0", "write true or false"),
+    ("[balance]\nfresh = 'no'", f": [balance] fresh{SWITCH}'no'", "without quotes"),
+    ("[balance]\nfresh = ''", f": [balance] fresh{SWITCH}''", "without quotes"),
+    ("time-scale = 2\ntime_scale = 3", f": time-scale{TWICE}", "leave one of them out"),
+    ("[run]\ntime_limit = 9\ntime-limit = 8", f": [run] time-limit{TWICE}", ""),
+    ("margins = {0 = '2GiB'}", f": margins{NONE}", "there are: balance, "),
     ("[run", " is not valid TOML", ""),
     ("#" * (1 << 20) + "\n", " is larger than 1 MiB", ""),
     ids=lambda text: text[:30],
@@ -157,7 +173,6 @@ PAIR = ("--simulate", "2")
 WRONG = [
     ("[run]\nwindows = 0", (), 2, "--windows '0' should be greater than or equal to 1"),
     ("precision = 'float31'", (), 2, "--precision 'float31' should be 'float32', "),
-    ("[run]\nxla = 'maybe'", (), 2, "invalid value for '--xla': "),
     ("[run]\ngpus = []", PAIR, 2, "--gpus needs a value"),
     ("[run]\nbatches = []", PAIR, 2, "--batches needs a value"),
     ("[run]\ngpus = [[0]]", PAIR, 2, "there is no device '[0]'"),

@@ -28,13 +28,21 @@ def test_a_pipe_gets_the_markdown() -> None:
     assert "<!--" not in done.stdout
 
 
-@cases("command", ("guide", "results"), ("run", "--help"))
+@cases("command", ("guide", "results"), ("run", "--help"), ("--version",))
 def test_a_reader_who_closes_the_pipe_is_no_error(command: tuple[str, ...]) -> None:
     program = start(*command)
     assert program.stdout is not None
     assert program.stderr is not None
     program.stdout.close()
     assert (program.stderr.read(), program.wait(60)) == ("", 0)
+
+
+@cases("words", "guide", "guide --search queue", "run --simulate 2 --dry-run")
+def test_a_narrow_terminal_cuts_no_word(words: str) -> None:
+    code, seen = command_in_terminal((PROGRAM, *words.split()), 50)
+    assert code == 0
+    lines = seen.written.decode().replace("\r", "").splitlines()
+    assert max(map(len, lines)) <= 50
 
 
 def test_an_unknown_chapter_is_named_without_its_escapes() -> None:

@@ -29,6 +29,8 @@ from tests.cli.program import (
 )
 from tests.jobs.probes import probe_of
 from tests.stand_in import engine
+from tests.support.cases import cases
+from tests.support.in_process import Program
 from tests.support.known import known
 
 pytestmark = pytest.mark.usefixtures("stand_in")
@@ -145,6 +147,20 @@ def test_unlike_models_are_trained_one_a_device_and_told_apart(tmp_path: Path) -
     assert result["settings"]["model"] == f"{TINY} {other}"
     assert result["model"] is None
     assert f"building {TINY} and {other} on CPU:0 CPU, CPU:1 CPU" in done.stderr
+
+
+@cases(
+    "model, code, says",
+    ("smal", 4, "there is no model 'smal': did you mean small?"),
+    ("missing.py:net", 2, "--model: the file missing.py does not exist"),
+)
+def test_a_model_that_can_not_be_meant_is_refused_also_by_a_dry_run(
+    in_process: Program, model: str, code: int, says: str
+) -> None:
+    words = ["independent", "--simulate", "2", "--model", "small", model, "--dry-run"]
+    done = in_process(words)
+    assert (done.code, done.out) == (code, "")
+    assert done.err.startswith(f"error: {says}\n")
 
 
 def test_it_is_held_against_the_best_joint_run_of_these_devices(tmp_path: Path) -> None:

@@ -321,6 +321,8 @@ def test_its_options_stand_before_the_plan_which_names_devices(script: str) -> N
     assert simulated.stderr.startswith("error: no such option: --simulate")
     seen = "--simulate comes after the plan, where the script belongs"
     assert seen in here("launch", PAIR, "--simulate", "2", script, code=2).stderr
+    swapped = here("launch", script, PAIR, "--lr", "3", code=2).stderr
+    assert f"→ gpubalance launch {PAIR} {script} --lr 3\n" in swapped
 
 
 def test_a_plan_for_hosts_wants_a_process_for_each_device(

@@ -114,12 +114,23 @@ def test_an_interrupted_probe_keeps_what_is_measured_and_goes_on(
     assert measured <= set(points)
 
 
-def test_the_time_limit_ends_it_with_what_is_measured(tmp_path: Path) -> None:
+@cases(
+    "options, longer",
+    ("--time-limit 4", ""),
+    ("--config limit.toml", r" --time-limit \d+"),
+)
+def test_the_time_limit_ends_it_with_what_is_measured(
+    tmp_path: Path, options: str, longer: str
+) -> None:
+    """The printed command has no limit, or one that is above a config's and long enough."""
     slowly = engine(tmp_path, SLOWLY)
-    words = ("probe", *TINY_PAIR, *QUICK, "--time-limit", "4", "--json")
-    done = here(*words, code=8, environment=slowly)
+    (tmp_path / "limit.toml").write_text("time-limit = 4\n")
+    words = ("probe", *TINY_PAIR, *QUICK, *options.split(), "--json")
+    done = here(*words, code=8, environment=slowly, cwd=tmp_path)
     assert "the time limit of 4 s passed" in done.stderr
-    continues = r"--resume continues it:\n +.*gpubalance probe --resume .* --json\n"
+    continues = (
+        rf"--resume continues it:\n +.*gpubalance probe --resume .* --json{longer}\n"
+    )
     assert re.search(continues, done.stderr)
     assert "--time-limit 4 " not in done.stderr
     assert Probe.model_validate_json(done.stdout).complete is False

@@ -75,6 +75,7 @@ def test_each_line_is_run_by_the_shell_and_sees_one_device(tmp_path: Path) -> No
     pipes = "echo 'a  b' | tr a c && echo $((1+1)) >&2; echo end"
     lines = [TELLS, pipes, "echo it\\'s # isn't it", 'x=$(echo "it\'s")']
     lines += ["echo a\\\\\r", "  echo b\u2028c\r"]
+    lines.append("number=7; [ ${number} = 7 ]")
     result = queued(tmp_path, "\ufeff# a comment", "", *lines)
     logs = [Path(command.log or "").read_text() for command in result.commands[:3]]
     assert logs == [
@@ -129,14 +130,17 @@ def test_what_lacks_memory_is_tried_on_the_largest_device(tmp_path: Path) -> Non
 
 
 def test_a_failure_is_told_with_its_end_and_the_others_go_on(tmp_path: Path) -> None:
-    trials = written(tmp_path, "echo why; echo so >&2; exit 5", "true", "kill -9 $$")
+    lines = ["echo why; echo so >&2; exit 5", "true", "kill -9 $$"]
+    lines.append("true # " + "too long for a system call " * 9000)
+    trials = written(tmp_path, *lines)
     done = here("queue", trials, *PAIR, "--logs", "logs", code=6, cwd=tmp_path)
-    assert "3 commands on 2 devices" in done.stdout
-    assert "1 succeeded, 2 failed" in done.stdout
+    assert "4 commands on 2 devices" in done.stdout
+    assert "1 succeeded, 3 failed" in done.stdout
+    assert "| gpubalance can't start it: Argument list too long" in done.stdout
     first = r"001 failed on GPU:\d with exit code 5; .*logs/001.log:\n  \| why\n  \| so"
     assert re.search(first, done.stdout)
     assert re.search(r"003 failed on GPU:\d with exit code 137", done.stdout)
-    assert "error: 2 of 3 commands failed: 1, 3\n" in done.stderr
+    assert "error: 3 of 4 commands failed: 1, 3, 4\n" in done.stderr
     assert re.search(r"001 begins on GPU:0: echo why.*\n", done.stderr)
     assert re.search(r"002 ended on GPU:\d after \S+ s: true\n", done.stderr)
 
@@ -165,9 +169,13 @@ def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> 
     done = here(*asked, "--resume", code=0, cwd=tmp_path)
     assert "2 of 4 commands had succeeded before" in done.stderr
     assert sorted((tmp_path / "ran").read_text().split()) == ["4", "two"]
+    dry = here(*asked, "--resume", "--dry-run", code=0, cwd=tmp_path).stdout
+    assert dry.startswith("0 of 4 commands (4 succeeded before), one at a time on ")
     with Path(trials).open("a") as file:
         file.write("echo 5 >> ran\n")
     left = ("--gpus", "1", "--resume")
+    dry = here(*asked, *left, "--dry-run", code=0, cwd=tmp_path).stdout
+    assert dry.endswith("\n  5  echo 5 >> ran\nnothing was run\n")
     result = result_of(Queue, *asked, *left, cwd=tmp_path)
     assert [command.resumed for command in result.commands] == [True] * 4 + [False]
     # Of those that are left
@@ -188,12 +196,38 @@ def test_resume_counts_no_success_of_an_earlier_queue(tmp_path: Path) -> None:
     assert (tmp_path / "ran").exists()
 
 
-def test_the_resume_command_that_a_queue_prints_can_be_run(tmp_path: Path) -> None:
-    asked = (*PAIR, "-q", "--gpus", "0", "1", written(tmp_path, "[ -e mended ]"))
+@cases("output", (), ("-o", "queue.json"))
+def test_the_resume_command_that_a_queue_prints_can_be_run(
+    output: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Though nothing has succeeded, so that all of it is run again."""
+    trials = written(tmp_path, "[ -e mended ]")
+    asked = (*PAIR, *output, "--gpus", "0", "1", trials)
     done = here("queue", *asked, code=6, cwd=tmp_path)
     (tmp_path / "mended").touch()
     printed = done.stderr.splitlines()[-1].strip()
-    here(printed.removeprefix("gpubalance "), code=0, cwd=tmp_path)
+    done = here(printed.removeprefix("gpubalance "), code=0, cwd=tmp_path)
+    assert "0 of 1 commands had succeeded before" in done.stderr
+
+
+def test_queues_that_pipes_bring_are_known_by_their_commands(tmp_path: Path) -> None:
+    """Another queue from a pipe, begun in between in the same folder, does not replace the first."""
+
+    def piped(*commands: str, resume: bool = False) -> str:
+        asked = (PROGRAM, "queue", "-", *PAIR, *["--resume"][: int(resume)])
+        how: Any = {"cwd": tmp_path, "capture_output": True, "text": True}
+        done = subprocess.run(asked, input="\n".join(commands), check=False, **how)
+        assert done.returncode == (0 if "true" in commands else 6)
+        return str(done.stderr)
+
+    piped("echo 1 >> ran", "false")
+    piped("false", "echo 2 >> ran")
+    assert "1 of 2 commands had" in piped("echo 1 >> ran", "true", resume=True)
+    assert "1 of 2 commands had" in piped("true", "echo 2 >> ran", resume=True)
+    assert (tmp_path / "ran").read_text().split() == ["1", "2"]
+    piped("echo 1 >> ran", "false")  # begins anew
+    assert "1 of 2 commands had" in piped("echo 1 >> ran", "true", resume=True)
+    assert (tmp_path / "ran").read_text().split() == ["1", "2", "1"]
 
 
 def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
@@ -274,6 +308,7 @@ LOGS = "can't write to --logs"
     ("true", (), 3, "no NVIDIA driver"),
     ("true", (*PAIR, "--logs", "/proc/logs"), 3, f"{LOGS} /proc/logs"),
     ("true", (*PAIR, "--logs", "trials.txt"), 3, f"{LOGS} trials.txt: it is a file"),
+    ("true", (*PAIR, "--logs", "\udce9"), 2, r"--logs '\udce9' is not UTF-8"),
 )
 def test_what_is_wrong_is_said_before_anything_runs(
     content: str | bytes | None, options: Any, code: int, says: str, tmp_path: Path

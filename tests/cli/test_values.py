@@ -34,6 +34,19 @@ def test_all_spellings_are_one(written: str, after: list[str]) -> None:
         assert found[-len(after) :] == after
 
 
+@cases(
+    "words",
+    "run --gpus --simulate 2",
+    "run --simulate 2 --batches --dry-run",
+    "independent --simulate 2 --model --dry-run",
+    "queue --simulate 2 --gpus trials.txt --dry-run",
+)
+def test_a_list_takes_no_option_for_its_value(in_process: Program, words: str) -> None:
+    done = in_process(words.split())
+    assert done.code == 2
+    assert re.match(r"error: --(gpus|batches|model) needs a value\n", done.err)
+
+
 def test_a_result_behind_a_list_is_the_argument(in_process: Program) -> None:
     """Plan's is optional, so nothing is missing if the list takes it."""
     done = in_process(["plan", "--simulate", "2", "--gpus", "0", "1", "p.json"])

@@ -19,6 +19,7 @@ from tests.faults.machine import BRIEF, Machine, in_step
 from tests.jobs.probes import probe_of
 from tests.render.samples import DATA
 from tests.stand_in import TWO_UNLIKE_GPUS
+from tests.support.cases import cases
 from tests.support.in_process import Program
 
 
@@ -179,11 +180,18 @@ def test_32_what_goes_on_replaces_no_finished_result(tmp_path: Path) -> None:
     machine.refuses(2, *command, "--resume")
 
 
-def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path) -> None:
+@cases(
+    "words",
+    "run --simulate 2 --windows 1",
+    "run --simulate 2 -o run.json",
+    "queue --simulate 2 ../trials.txt",
+)
+def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path, words: str) -> None:
+    (tmp_path / "trials.txt").write_text("true\n")
     gone = tmp_path / "gone"
     gone.mkdir()
-    run = f'exec "{sys.executable}" -m gpubalance run --simulate 2 --windows 1'
-    script = ["sh", "-c", f"cd {gone} && rmdir {gone} && {run}"]
+    command = f'exec "{sys.executable}" -m gpubalance {words}'
+    script = ["sh", "-c", f"cd {gone} && rmdir {gone} && {command}"]
     done = subprocess.run(script, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3
     assert done.stderr.splitlines()[-2:] == [
