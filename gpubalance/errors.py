@@ -128,12 +128,17 @@ class DeadlinePassed(GpubalanceError):
 class TimeLimitPassed(DeadlinePassed):
     """The `seconds` that the user gave are over; what was measured is kept."""
 
+    _RAISE_IT = "raise --time-limit, or leave it out"
+
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"the time limit of {seconds:g} s passed",
-            remedy="raise --time-limit, or leave it out",
+            f"the time limit of {seconds:g} s passed", remedy=self._RAISE_IT
         )
         self.seconds = seconds
+
+    def propose(self, enough: str) -> None:
+        """Says how long is enough. What the remedy says besides stays, as that it can resume."""
+        self.remedy = self.remedy.replace(self._RAISE_IT, enough)
 
 
 class Regression(GpubalanceError):
