@@ -133,12 +133,19 @@ class TimeLimitPassed(DeadlinePassed):
 
     enough_s: int | None = None
 
+    _RAISE_IT = "raise --time-limit, or leave it out"
+
     def __init__(self, seconds: float) -> None:
         super().__init__(
-            f"the time limit of {seconds:g} s passed",
-            remedy="raise --time-limit, or leave it out",
+            f"the time limit of {seconds:g} s passed", remedy=self._RAISE_IT
         )
         self.seconds = seconds
+
+    def propose(self, enough_s: int, why: str) -> None:
+        """Says how long is enough. What the remedy says besides stays, as that it can resume."""
+        self.enough_s = enough_s
+        limit = f"{why}: --time-limit {enough_s}"
+        self.remedy = self.remedy.replace(self._RAISE_IT, limit)
 
 
 class Regression(GpubalanceError):

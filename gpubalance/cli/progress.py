@@ -157,8 +157,7 @@ class Progress:
         if whole_s > error.seconds:
             enough_s = math.ceil(_SLOWDOWN * whole_s / _ROUND_S) * _ROUND_S
             duration = format_duration(whole_s)
-            error.enough_s = enough_s
-            error.remedy = f"all of it takes about {duration}: --time-limit {enough_s}"
+            error.propose(enough_s, f"all of it takes about {duration}")
 
     def __call__(self, event: events.Event) -> None:
         self._remaining.take(event)

@@ -7,7 +7,6 @@ import math
 import re
 import statistics
 import time
-import traceback
 from collections.abc import Iterator, Sequence
 from concurrent.futures import wait
 from typing import Any
@@ -28,6 +27,7 @@ from gpubalance.results.combine_rules import UNTRIED, CombineRules
 from gpubalance.results.timing import Prefetched
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.settings.settings import Settings
+from gpubalance.system.files import log_traceback
 
 # If a pipeline's batches differ in shape, a timing is the mean over at least this many.
 UNLIKE_BATCHES = 7
@@ -137,7 +137,7 @@ def count_step(model: Any, samples: Sequence[Any]) -> float | None:
                 by_shape[shape] = _count(model, specs)
             counts.append(by_shape[shape])
     except Exception as error:  # noqa: BLE001  (never worth losing the measurement for)
-        traceback.print_exception(error)
+        log_traceback(error)
         return None
     mean = statistics.fmean(counts)
     return None if math.isnan(mean) else mean or None

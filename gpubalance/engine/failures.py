@@ -18,7 +18,7 @@ from gpubalance.errors import (
 )
 from gpubalance.remedies import KnownError, known_error, match
 from gpubalance.settings.settings import Settings
-from gpubalance.system.files import is_about_files
+from gpubalance.system.files import is_about_files, log_traceback
 
 # What CUDA, cuDNN, cuBLAS and NCCL raise; a model's own mistakes raise InvalidArgument or Python's
 # errors.
@@ -78,7 +78,7 @@ def explain(
     """
     if isinstance(error, GpubalanceError):
         return error
-    traceback.print_exception(error)
+    log_traceback(error)
     if _is_bug(error, settings):
         text = f"{type(error).__name__}: {_line(error)}"
         return Bug(text, report="the lines above")

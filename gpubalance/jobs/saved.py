@@ -231,17 +231,27 @@ def best_probe(
 
 
 def kept_probe(request: BalanceRequest) -> Probe | None:
-    """The probe that a balance may plan with, or None."""
+    """The probe that a balance may plan with, or None.
+
+    One that says that no device holds anything leaves nothing to plan: another may find more, as
+    other programs may have held their memory.
+    """
     if request.fresh:
         return None
     max_batch = request.probe.max_batch
-    return best_probe(
+    probe = best_probe(
         request.devices,
         request.settings,
         up_to=max_batch or ALL,
         each=request.each,
         past_plateau=max_batch is not None,
     )
+    if probe is None:
+        return None
+    entries = [find_device(probe, device) for device in request.devices]
+    if all(entry is not None and holds_nothing(entry) for entry in entries):
+        return None
+    return probe
 
 
 def probe_of(device: Device, settings: Settings) -> DeviceProbe | None:

@@ -110,9 +110,12 @@ def joint_text(result: Independent, joint: HeldAgainst) -> str:
     batches = tuple(replica.batch for replica in result.measured)
     if less < 0:
         return f"{text}, {part} more, as its batches differ"
-    if batches == split.without_idle.batches and not split.accumulates:
-        return f"{text}, {part} less: sync and waiting"
-    return f"{text}, {part} less: sync, waiting and other batches"
+    causes = ["sync", "waiting"]
+    if batches != split.without_idle.batches or split.accumulates:
+        causes.append("other batches")
+    if result.settings.data:
+        causes.append("a single input pipeline")
+    return f"{text}, {part} less: {', '.join(causes[:-1])} and {causes[-1]}"
 
 
 def _devices(result: Independent) -> TextTable:

@@ -73,8 +73,9 @@ def round_text(tried: Round, devices: Sequence[Device]) -> str:
 def plan_summary(plan: Plan, epoch: int | None = None) -> Iterator[Paragraph]:
     """The answer, each device, and the learning rate; of a plan that was run, what was measured."""
     predicted = plan.predicted
+    solo_sum = predicted.solo_sum if plan.run is None else plan.run.solo_sum_in_use
     yield from pipeline_sentences(
-        plan.pipeline, predicted.solo_sum, time_scale=plan.settings.time_scale
+        plan.pipeline, solo_sum, time_scale=plan.settings.time_scale
     )
     if plan.run is not None:
         yield from run_summary(plan.run, epoch, plan.pipeline)

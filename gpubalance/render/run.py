@@ -223,7 +223,7 @@ def run_summary(
     """
     yield from pipeline_sentences(
         run.pipeline,
-        run.baselines.solo_sum,
+        run.solo_sum_in_use,
         fed_the_split=True,
         time_scale=run.settings.time_scale,
     )

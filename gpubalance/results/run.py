@@ -199,6 +199,11 @@ class Run(Measurement, OfModel):
     warnings: tuple[Warning_, ...]
 
     @property
+    def solo_sum_in_use(self) -> float | None:
+        """What the devices with samples give alone, added up, in samples/s; None if unknown."""
+        return alone_in_use(self.baselines.solo_best, self.batches)
+
+    @property
     def awaited_input_s(self) -> float | None:
         """Seconds that a step waits for data; None if the data lies on the devices."""
         if self.settings.input == "host" or self.pipeline is not None:

@@ -157,6 +157,12 @@ _ROWS = {
         "close other programs and balance again: the devices were slower than when "
         "the split was planned",
     ),
+    "even-is-faster/finer": (
+        "{split} gave {rate} samples/s, but the even split {even} gave {even_rate} "
+        "in the same run: the faster one is proposed",
+        "balance again with --batch-multiple 1: of all other splits only multiples of "
+        "{multiple} were tried",
+    ),
     "even-is-faster/not-asked": (
         "{split} gave {rate} samples/s, but the even split {even} gave {even_rate} "
         "in the same run. It is not proposed, because --global-batch, "

@@ -1,4 +1,4 @@
-"""Files that users name, read with care; which was meant; and what the system refuses."""
+"""Files that users name, read with care; which was meant; what the system refuses; the log."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import errno
 import itertools
 import os
 import sys
+import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -91,3 +93,12 @@ def meant(path: Path, remedy: str) -> str:
 def is_about_files(text: str) -> bool:
     """Whether an error's text is about these: TensorFlow raises the same for a lack of memory."""
     return any(refusal in text for refusal in _TEXTS)
+
+
+def log_traceback(error: BaseException) -> None:
+    """Prints an error's traceback on stderr: a worker's log, whose disk may be full.
+
+    That must not take the place of the error itself.
+    """
+    with suppress(OSError):
+        traceback.print_exception(error)

@@ -13,7 +13,6 @@ import os
 import queue
 import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +22,7 @@ from gpubalance.errors import BadInput
 from gpubalance.remedies import known_error, match
 from gpubalance.settings.code import code_key
 from gpubalance.settings.record import Record
+from gpubalance.system.files import log_traceback
 from gpubalance.workers.failures import failed_reply, of_untested
 from gpubalance.workers.messages import (
     AnyRequest,
@@ -250,7 +250,7 @@ def _load_engine() -> Failed | None:
         with lean_import():
             import gpubalance.engine.session  # noqa: F401
     except Exception as error:  # noqa: BLE001  (whatever a broken installation raises)
-        traceback.print_exception(error)
+        log_traceback(error)
         broken = known_error("tensorflow-broken")
         message = f"{broken.message}: {type(error).__name__}: {error}"[:1000]
         row = match(str(error))

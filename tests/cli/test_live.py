@@ -12,6 +12,7 @@ import pytest
 
 from gpubalance.cli.live import DoingNow, Remaining
 from gpubalance.cli.progress import Progress
+from gpubalance.errors import RESUME, TimeLimitPassed
 from gpubalance.jobs.events import Doing, PhaseBegun, Starting, TimeLeft, TimingDone
 from gpubalance.numbers.units import DurationRange
 from tests.cli.program import ROOT, one_line
@@ -167,6 +168,18 @@ def test_where_no_screen_counts_down_lines_say_what_is_still_done(
     # What has not changed is said once
     first = "… still measuring GPU:0 alone; phase 1 of 3, about 20 min of 20 min left"
     assert still[:3] == [first, *["… still measuring GPU:0 alone"] * 2]
+
+
+def test_a_proposed_time_limit_leaves_what_resumes_a_balances_probe() -> None:
+    """The probe's journal has said it before, and the balance's own has nothing yet."""
+    error = TimeLimitPassed(5.0)
+    error.remedy += f"\n{RESUME}"
+    report = Progress(quiet=True)
+    report(PhaseBegun("GPU:0 alone", 1, 3, TEN_MINUTES, TEN_MINUTES))
+    with pytest.raises(TimeLimitPassed), report:
+        raise error
+    enough = "all of it takes about 20 min: --time-limit 1800"
+    assert error.remedy.splitlines() == [enough, RESUME]
 
 
 def test_devices_that_train_are_no_longer_said_to_start() -> None:

@@ -6,6 +6,7 @@ It tells cause and remedy where the text is known, and only there.
 from __future__ import annotations
 
 import errno
+import io
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -135,6 +136,17 @@ def test_a_full_disk_is_no_lack_of_memory(number: int) -> None:
         assert found.remedy == known_error("disk-full").remedy
     full_memory = exhausted(SHAPED.format("GPU:0"))
     assert isinstance(explain(full_memory, SETTINGS), OutOfMemory)
+
+
+def test_a_log_on_a_full_disk_leaves_an_error_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Out of memory told nothing there: the worker died of its traceback."""
+    full = os.open("/dev/full", os.O_WRONLY)
+    raw = io.FileIO(full, "w")  # whose end flushes nothing
+    monkeypatch.setattr("sys.stderr", io.TextIOWrapper(raw, write_through=True))
+    exhausted = tf.errors.ResourceExhaustedError(None, None, SHAPED.format("GPU:0"))
+    assert isinstance(explain(exhausted, SETTINGS), OutOfMemory)
 
 
 def test_a_check_tells_its_error_too() -> None:

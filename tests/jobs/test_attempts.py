@@ -35,14 +35,21 @@ class Scripted(Attempts):
 
     dropped = 0
 
-    def __init__(self, *ends: GpubalanceError | None, **probe_worker: Any) -> None:
+    def __init__(
+        self,
+        *ends: GpubalanceError | None,
+        kept: dict[str, Any] | None = None,
+        **probe_worker: Any,
+    ) -> None:
         self.ends = list(ends)
         self.workers: list[tuple[bool, bool]] = []  # fresh, last
-        self.kept: dict[str, Any] = {}
+        self.kept: dict[str, Any] = {**(kept or {})}
         self.told: list[str] = []
         asked = {"duration_s": None, "settings": SMALL, "for_split": False}
         journal = SimpleNamespace(
-            load=lambda key, _: self.kept.get(key), keep=self.kept.__setitem__
+            load=lambda key, _: self.kept.get(key),
+            load_all=lambda _: self.kept,
+            keep=self.kept.__setitem__,
         )
         usual = {
             "device": DEVICE,
@@ -102,6 +109,21 @@ def test_a_point_is_tried_once_and_the_limit_twice_at_most() -> None:
     assert attempts.dropped == 1
 
 
+@cases("device, is_used", ("SIM-0", True), ("SIM-1", False))
+def test_failures_are_kept_only_with_a_batch_that_trained(
+    device: str, is_used: bool
+) -> None:
+    """Else another program may have held the memory, and --resume would fail for ever."""
+    failed = Scripted(FULL)
+    failed.tried(16)
+    trained = Scripted()
+    trained.tried(8)
+    kept = failed.kept | {f"{device} 8 0": trained.kept["SIM-0 8 0"]}
+    again = Scripted(kept=kept, facts="of then")
+    assert again.tried(16) == ("oom" if is_used else "fits")
+    assert (again.probe_worker.facts is None) != is_used
+
+
 @cases(
     "death, outcome, doubt",
     (DIED, "crash", "the worker died"),
@@ -116,8 +138,7 @@ def test_a_death_is_tried_again(
     assert attempts.workers[1:] == [(False, False), (True, False)]
     assert outcomes(attempts) == [(16, outcome, "why", False)]
     assert sorted(attempts.kept) == ["SIM-0 16 0", "SIM-0 8 0"]
-    again = Scripted()
-    again.kept = attempts.kept
+    again = Scripted(kept=attempts.kept)
     assert (again.tried(16), again.workers) == ("fits", [])
     twice = Scripted(None, death, death)
     twice.tried(8)

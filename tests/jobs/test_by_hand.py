@@ -582,6 +582,7 @@ def warned(*points: CurvePoint, **more: Any) -> list[Warning_]:
     request = ProbeRequest(devices=PAIR, settings=SMALL, **asked)
     worker: Any = {"request": request, "margin_bytes": request.margin_bytes}
     worker |= {"facts": ready(1), "usable_bytes": more.pop("usable", 1)}
+    worker |= {"journal": nothing_kept(), "device": found.device}
     vars(found.probe_worker).update(worker)
     found.attempts = Attempts(found.probe_worker)
     found.attempts.skipped = more.pop("skipped", [])

@@ -84,6 +84,7 @@ def test_the_largest_even_split_is_proposed_if_faster(asked: dict[str, int]) -> 
     else:
         assert made.batches == (115, 115)
         assert proof_of(made).speedup_over_even == 1.0
+        assert warning.next.startswith("balance again with --batch-multiple 1: ")
 
 
 def test_sums_are_timed_over_at_most_16_sets_of_devices() -> None:

@@ -92,6 +92,14 @@ def test_a_balance_takes_a_probe_whose_throughput_stopped_rising() -> None:
         assert (kept_probe(asked) is not None) == serves
 
 
+def test_a_balance_probes_again_what_held_nothing_at_all() -> None:
+    """Another program may have held the memory, and the plan's error would not tell why."""
+    save(holding_nothing(probe_of(DEVICES)))
+    asked = BalanceRequest(devices=DEVICES, settings=SMALL)
+    assert kept_probe(asked) is not None
+    assert kept_probe(altered(asked, devices=DEVICES[1:])) is None
+
+
 def test_the_solo_sum_has_the_devices_that_a_split_leaves_out() -> None:
     """The solo sum has the devices that a split leaves out but not those that hold nothing."""
     split = BatchSplit((24, 0))

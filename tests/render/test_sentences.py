@@ -15,6 +15,7 @@ from gpubalance.render.plan import (
     bounds_text,
     gain_percent,
     left_out_text,
+    plan_summary,
 )
 from gpubalance.render.probe import _limit
 from gpubalance.render.rates import (
@@ -25,7 +26,14 @@ from gpubalance.render.rates import (
     pipeline_sentences,
     xla_text,
 )
-from gpubalance.render.run import Loss, all_losses, gap_table, large_losses, step_text
+from gpubalance.render.run import (
+    Loss,
+    all_losses,
+    gap_table,
+    large_losses,
+    run_summary,
+    step_text,
+)
 from gpubalance.render.table import lines_of
 from gpubalance.results.common import Throughput
 from gpubalance.results.plan import LearningRate, LeftOut, Plan
@@ -35,9 +43,10 @@ from gpubalance.results.timing import Remedy
 from tests.jobs.drawn import drawn_run, noisy_devices
 from tests.jobs.probes import CONFIGS
 from tests.render.measurements import PAIR, step_time
-from tests.render.samples import PLAN, subject
+from tests.render.samples import BALANCE, PLAN, fed_run, subject
 from tests.support.altered import altered
 from tests.support.cases import cases
+from tests.support.known import known
 
 
 @pytest.fixture(scope="module")
@@ -337,6 +346,19 @@ def test_what_an_input_pipeline_gives() -> None:
         (_, told) = pipeline_sentences(fast, 900.0, time_scale=scale)
         without = f"without --time-scale {scale} these devices could take {takes}"
         assert told == f"{without}: your pipeline would {verdict}"
+
+
+def test_a_pipeline_is_held_against_the_devices_in_use_only() -> None:
+    """Of two devices that give 1500 and 900 samples/s alone, the second has no samples."""
+    run, plan = fed_run().result, known(subject(BALANCE).plan)
+    assert isinstance(run, Run)
+    binding = pipeline(500.0, 800.0, binds=True)
+    share: Any = {"batches": (820, 0), "micro_batches": (820, 0), "global_batch": 820}
+    alone = altered(run, **share, replicas=run.replicas[:1], pipeline=binding)
+    balance = altered(known(plan.balance), run=alone)
+    proven = altered(plan, balance=balance, pipeline=binding)
+    for told in (run_summary(alone), plan_summary(proven)):
+        assert "these devices could take 1500 (" in str(next(told))
 
 
 TOO_FULL = "leaves less than the margin"

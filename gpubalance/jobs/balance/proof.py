@@ -32,7 +32,6 @@ from gpubalance.results.run import (
     Measurement,
     Run,
     SoloGap,
-    alone_in_use,
     divide_gap,
 )
 from gpubalance.results.warnings import TOGETHER, warning
@@ -115,7 +114,14 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
         return
     split = split_over(even, len(rounds.request.devices))
     even_is_as_asked = rounds.estimates.is_as_asked(split)
-    rounds.warn(even_is_faster(proof, even, split, even_is_as_asked=even_is_as_asked))
+    told = even_is_faster(
+        proof,
+        even,
+        split,
+        even_is_as_asked=even_is_as_asked,
+        multiple=rounds.estimates.problem.multiple,
+    )
+    rounds.warn(told)
     if even_is_as_asked:
         allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
         rounds.estimates.learn(allocated, even)
@@ -206,8 +212,7 @@ def finish(rounds: BalanceRounds, split: BatchSplit, proof: Run) -> None:
         rounds.watch(TimeLeft(DurationRange.about(USUAL_PIPELINE_S)))
         worker_group = rounds.joint_workers.gather(split)
         alone = measure_input_pipeline(worker_group, split.global_batch, rounds.watch)
-        solo_sum = alone_in_use(proof.baselines.solo_best, split.batches)
-        rounds.pipeline = held_against(alone, proof.throughput, solo_sum)
+        rounds.pipeline = held_against(alone, proof.throughput, proof.solo_sum_in_use)
     if request.tracing is not None:
         worker_group = rounds.joint_workers.gather(split)
         rounds.warnings += trace(

@@ -485,14 +485,18 @@ def even_is_faster(
     even_split: BatchSplit,
     *,
     even_is_as_asked: bool,
+    multiple: int,
 ) -> Warning_:
     """The warning that the even split was faster than the split that was proven beside it.
 
-    `even_is_as_asked`: the even split meets the user's options, such as `--global-batch`.
+    `even_is_as_asked`: the even split meets the user's options, such as `--global-batch`. The
+    planner tried only batches that are multiples of `multiple`.
     """
     row = "even-is-faster"
     if not even_is_as_asked:
         row += "/not-asked"
+    elif any(batch % multiple for batch in even_split.batches):
+        row += "/finer"
     return warning(
         row,
         split=proof.split,
@@ -500,4 +504,5 @@ def even_is_faster(
         even=even_split,
         even_rate=format_rate(even.throughput.median),
         even_batches=" ".join(map(str, even_split.batches)),
+        multiple=multiple,
     )

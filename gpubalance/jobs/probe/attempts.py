@@ -104,9 +104,20 @@ class Attempts:
     # How long a point of the curve is measured
     rule: StoppingRule = field(init=False)
     _tries: dict[int, list[Attempt]] = field(default_factory=lambda: defaultdict(list))
+    # Whether attempts of an interrupted probe are used
+    _uses_kept: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        self.rule = StoppingRule.of_point(self.probe_worker.request.duration_s)
+        probe_worker = self.probe_worker
+        self.rule = StoppingRule.of_point(probe_worker.request.duration_s)
+        kept = []
+        for key, attempt in probe_worker.journal.load_all(Attempt).items():
+            if key.startswith(f"{probe_worker.device.uuid} "):
+                kept.append(attempt)
+        self._uses_kept = any(attempt.trains for attempt in kept)
+        if kept and not self._uses_kept:
+            # Another program may have held the memory: a new worker tells how much there is.
+            probe_worker.facts = None
 
     @property
     def _for_split(self) -> bool:
@@ -210,14 +221,17 @@ class Attempts:
     def _next_attempt(self, asked: _Asked, *, fresh: bool) -> Attempt:
         """The next try of a batch, from the journal or made now.
 
-        A death is not kept: it may have been the machine's fault, and mended since.
+        A death is not kept: it may have been the machine's fault, and mended since. So may a lack
+        of memory where nothing trained: what is kept of that is not used.
         """
         probe_worker = self.probe_worker
         batch = asked.batch
         tries = self._tries[batch]
         kept_tries = [attempt for attempt in tries if not attempt.died]
         key = f"{probe_worker.device.uuid} {batch} {len(kept_tries)}"
-        attempt = probe_worker.journal.load(key, Attempt)
+        attempt = None
+        if self._uses_kept:
+            attempt = probe_worker.journal.load(key, Attempt)
         if attempt is None:
             attempt = self._attempt_now(asked, fresh=fresh)
             if not attempt.died:
