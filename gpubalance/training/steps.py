@@ -160,7 +160,7 @@ class Steps(KerasFunctions):
         monitor = self.monitor
         return out_of_memory(
             error,
-            self._replicas.names,
+            self._replicas,
             split.devices,
             split.shares,
             failing_shares,
