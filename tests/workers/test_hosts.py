@@ -6,6 +6,7 @@ import os
 import pwd
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -108,6 +109,24 @@ def test_a_worker_on_another_host_is_a_worker(
         assert isinstance(timing, Timing)
         # The stand-in takes 10 ms and 0.1 ms a sample.
         assert timing.compute_s == pytest.approx((0.0108, 0.0116))
+
+
+def test_a_connection_that_was_only_held_is_not_waited_for_long(
+    group_that: Callable[..., WorkerGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host may no longer answer, and there is no memory that a worker must free."""
+    group_that()
+    waited: list[float] = []
+    wait = subprocess.Popen.wait
+
+    def noted(process: Any, timeout: float | None = None) -> int:
+        waited.append(timeout or 0.0)
+        return int(wait(process, timeout))
+
+    with connected(DEVICES):
+        monkeypatch.setattr(subprocess.Popen, "wait", noted)
+    assert 0 < max(waited) < 20
+    assert not below()
 
 
 # This makes a terminal as `ssh -tt` does: it would read its own words.
