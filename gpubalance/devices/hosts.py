@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import pwd
 import re
 import shlex
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -89,7 +92,7 @@ def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
     typed = via or SSH
     usual = f"such as --via '{SSH}'"
     try:
-        words = shlex.split(_ONE_LOGIN if typed == SSH else typed)
+        words = shlex.split(_usual_prefix() if typed == SSH else typed)
     except ValueError as error:
         raise UsageError(f"--via {via!r}: {error}", remedy=usual) from None
     if not any(_HOST in word for word in words):
@@ -101,6 +104,25 @@ def _by_command(hosts: str, via: str | None) -> tuple[tuple[str, ...], Reach]:
         options += ["--via", via]
     words.append(sys.executable)
     return names, Reach("command", tuple(words), typed, tuple(options))
+
+
+def _usual_prefix() -> str:
+    """What reaches a host by ssh: with one login for all processes there, if ssh can share one.
+
+    It needs a socket in ~/.ssh, and fails where the path is too long or no file can be made. It
+    makes the folder itself, but only to note a host's key.
+    """
+    try:
+        folder = Path(pwd.getpwuid(os.getuid()).pw_dir, ".ssh")
+        folder.mkdir(mode=0o700, exist_ok=True)
+        # As long a name as that of ssh's own socket is at first
+        path = folder / f"gpubalance-{os.getpid():057}"
+        with socket.socket(socket.AF_UNIX) as tried:
+            tried.bind(str(path))
+        path.unlink()
+    except (KeyError, OSError):  # KeyError: the user is in no passwd
+        return SSH
+    return _ONE_LOGIN
 
 
 def _refuse_paths_for_a_shell() -> None:

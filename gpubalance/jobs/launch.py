@@ -92,12 +92,15 @@ def run_once(
                     codes.append(
                         threads.submit(script.code, report, reported, deadline_s)
                     )
+            ended_well: list[str] = []
             for ended in as_completed(codes):
+                number = codes.index(ended)
                 if ended.exception() or ended.result():
                     # Or the training might go on on a host that no longer answers
-                    scripts[codes.index(ended)].request_exit()
+                    scripts[number].request_exit()
                     wait(codes, GRACE_S)  # the others may say why
-                    return _failed(scripts, codes, codes.index(ended))
+                    return _failed(scripts, codes, number, ended_well)
+                ended_well.append(scripts[number].label)
         except KeyboardInterrupt as interrupt:
             for script in scripts:
                 script.signal(getattr(interrupt, "number", signal.SIGINT))
@@ -108,8 +111,16 @@ def run_once(
     return End(0, "all have ended", TrainingProgress())
 
 
-def _failed(scripts: Sequence[Script], codes: Sequence[Future[int]], first: int) -> End:
-    """The end of processes of which that one was the first that failed."""
+def _failed(
+    scripts: Sequence[Script],
+    codes: Sequence[Future[int]],
+    first: int,
+    ended_well: Sequence[str],
+) -> End:
+    """The end of processes of which that one was the first that failed.
+
+    Those of `ended_well` had ended before: TensorFlow takes them for crashed if another still sums.
+    """
     progress = max(
         (script.progress for script in scripts), key=lambda known: known.place
     )
@@ -118,9 +129,10 @@ def _failed(scripts: Sequence[Script], codes: Sequence[Future[int]], first: int)
     if error is None:
         code = codes[first].result()
         signed = _BY_SIGNAL - code if code > _BY_SIGNAL else code
-        return End(
-            code, f"the process of {scripts[first].label} {ending(signed)}", progress
-        )
+        why = f"the process of {scripts[first].label} {ending(signed)}"
+        if ended_well:
+            why += f", after {', '.join(sorted(ended_well))} had ended"
+        return End(code, why, progress)
     if not isinstance(error, GpubalanceError):
         raise error
     if isinstance(error, DeadlinePassed):

@@ -51,6 +51,7 @@ class Ensemble:
         self.placement: tuple[int, ...] = ()
         self._names = take_names(self.devices)
         self._models = list(map(_model, models))
+        self._is_file = [isinstance(model, str | Path) for model in models]
         self._there: list[Any] = []  # the models where they are placed
         self._size = 0  # samples of the batch that decided it
         if not self._models:
@@ -68,9 +69,9 @@ class Ensemble:
 
         They are what the model's own `predict` gives there. `data` is what Keras' `predict` takes;
         of a Dataset or PyDataset each model goes through all. Raises BadInput for a generator,
-        which ends with the first, and NothingFits, before anything predicts, for a model that no
-        device holds, and if they do not fit together or no way was found in which they do; BadInput
-        for a mean of outputs that differ in shape.
+        which ends with the first, for data without samples and for a mean of outputs that differ in
+        shape; NothingFits, before anything predicts, for a model that no device holds, and if they
+        do not fit together or no way was found in which they do.
         """
         import keras
 
@@ -80,7 +81,9 @@ class Ensemble:
                 remedy="give arrays, a PyDataset or a Dataset",
             )
         batch = _first_batch(data, batch_size or _BATCH)
-        size = len(keras.tree.flatten(batch)[0])
+        size = 0 if batch is None else len(keras.tree.flatten(batch)[0])
+        if not size:
+            raise BadInput("the data has no samples", remedy="give at least one")
         if size > self._size:
             self._place(batch, size)
         options = {"batch_size": batch_size, "steps": steps, "verbose": 0}
@@ -107,9 +110,13 @@ class Ensemble:
 
         from gpubalance.engine.pace import sleep_until
 
+        there = self._there[number]
+        if there is not self._models[number] and not self._is_file[number]:
+            # The user may have trained the model since it was copied
+            there.set_weights(self._models[number].get_weights())
         began_s = time.perf_counter()
         with tf.device(self._names[device]):
-            outputs = self._there[number].predict(data, **options)
+            outputs = there.predict(data, **options)
         sleep_until(
             began_s + self._paced_s(device, len(keras.tree.flatten(outputs)[0]), size)
         )
@@ -316,13 +323,13 @@ def _model(model: Any) -> Any:
 
 
 def _first_batch(data: Any, size: int) -> Any:
-    """The first batch of the data's inputs."""
+    """The first batch of the data's inputs; None if a Dataset has none."""
     import keras
 
     if isinstance(data, keras.utils.PyDataset):
         return keras.utils.unpack_x_y_sample_weight(data[0])[0]
     if hasattr(data, "element_spec"):
-        return keras.utils.unpack_x_y_sample_weight(next(iter(data)))[0]
+        return keras.utils.unpack_x_y_sample_weight(next(iter(data), None))[0]
     return keras.tree.map_structure(lambda array: array[:size], data)
 
 

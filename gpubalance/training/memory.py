@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from gpubalance.engine.failures import TaskFailedError, failing_replica, memory_row
+from gpubalance.engine.replicas import Replicas
 from gpubalance.errors import OutOfMemory
 from gpubalance.numbers.units import format_bytes
 from gpubalance.planning.follow import SplitChange
 from gpubalance.results.layers import Layers
 from gpubalance.settings.batch_split import BatchSplit, share_text
-from gpubalance.settings.device import Device
+from gpubalance.settings.device import Device, hosts_of
 from gpubalance.system.files import is_about_files
 
 
@@ -25,7 +26,7 @@ def ran_out(error: BaseException | None) -> bool:
 
 def out_of_memory(
     error: BaseException,
-    names: Sequence[str],
+    replicas: Replicas,
     devices: Sequence[Device],
     own: BatchSplit | None,
     tried: BatchSplit | None,
@@ -35,11 +36,10 @@ def out_of_memory(
 ) -> OutOfMemory:
     """Our error for TensorFlow's.
 
-    `names` are its names for the devices, `own` has the split's shares, None if it divides any
-    batch, `tried` those of the last step that began, None before the first; `changes` are those
-    that a monitor made of the split.
+    `own` has the split's shares, None if it divides any batch, `tried` those of the last step that
+    began, None before the first; `changes` are those that a monitor made of the split.
     """
-    replica = failing_replica(str(error), names)
+    replica = _failing(error, replicas)
     where = "a device"
     if replica is not None:
         where = f"{devices[replica].label} ({devices[replica].name})"
@@ -68,6 +68,13 @@ def out_of_memory(
     if row is not None:
         report.cause = row.cause
     return report
+
+
+def _failing(error: BaseException, replicas: Replicas) -> int | None:
+    """The number of the replica that the error is about, among those of all processes."""
+    if replicas.cluster is not None:
+        return replicas.cluster.rank  # a process of a cluster has one replica
+    return failing_replica(str(error), replicas.names)
 
 
 def _raised(
@@ -124,6 +131,8 @@ def _less(
         )
     if tried.micro_batches[replica] < 2:
         return "use a smaller model, or leave the device out"
+    if len(hosts_of(devices)) > 1:  # only a plan knows the GPUs of several hosts
+        return "gpubalance balance --accumulate auto plans micro-batches"
     gpus = [device.index for device in devices]
     batches = list(own.batches)
     parts = list(own.micro_batches)

@@ -160,7 +160,7 @@ class Steps(KerasFunctions):
         monitor = self.monitor
         return out_of_memory(
             error,
-            self._replicas.names,
+            self._replicas,
             split.devices,
             None if split.takes_any_batch else split.shares,
             failing_shares,

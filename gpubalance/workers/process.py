@@ -58,6 +58,8 @@ _LIVES_ON_S = 15.0
 # `end` waits this long for a killed worker: the driver may have much memory to free, and the next
 # worker must not start before.
 _DIES_WITHIN_S = 30.0
+# And this long for an agent that was asked to start nothing: its host may no longer answer.
+_LEAVES_WITHIN_S = 5.0
 _TERMINAL_REMEDY = (
     "leave that option out of --via: -t of ssh, kubectl exec and docker exec, --pty of "
     "srun"
@@ -135,8 +137,9 @@ class Process:
         self._limit = limit
         self._lines = deque[bytes]()
         self._hello: Hello | None = None
-        # How long `end` waits before it sends KILL. An agent has started nothing before its Hello.
-        self._kill_after_s = 0.0
+        # How long `end` waits before it sends KILL, once the agent has sent its Hello: before that
+        # it has started nothing.
+        self._kill_after_s = _LEAVES_WITHIN_S
         self._exit_requested = False
         self.worker_has_answered = False
         # How long the process may live on after its host was lost: jobs/launch.py waits for that
@@ -190,6 +193,7 @@ class Process:
     ) -> None:
         """Starts a worker, or Python with these words, in the current folder: see `Start`."""
         folder = str(current_folder())
+        self._kill_after_s = _DIES_WITHIN_S
         self.send(
             Start(environment=dict(environment), folder=folder, words=tuple(words))
         )
@@ -259,7 +263,6 @@ class Process:
             self._limit.check()
             if line.startswith(b'{"Hello":'):
                 self._hello = self._checked(line)
-                self._kill_after_s = _DIES_WITHIN_S
         return self._hello
 
     def _raise_if_stopped(self) -> None:
@@ -355,7 +358,7 @@ class Process:
         # `_end_all` when the program ends.
         self.request_exit()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._agent.wait(self._kill_after_s)
+            self._agent.wait(self._kill_after_s if self._hello else 0.0)
         # A process on this host dies with its agent: Linux sends it KILL.
         self._signal(signal.SIGKILL)
         self._agent.wait()

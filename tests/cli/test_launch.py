@@ -96,6 +96,37 @@ def test_a_failure_ends_all_with_its_exit_code(script: str, tmp_path: Path) -> N
     )
 
 
+LEFT_EARLY = """
+import json, os, sys, time
+from pathlib import Path
+import psutil
+if json.loads(os.environ["TF_CONFIG"])["task"]["index"]:
+    Path(f"agent-{os.getppid()}").touch()
+    sys.exit()
+agents = []
+while len(agents) < 2:
+    agents = [path.name.partition("-")[2] for path in Path().glob("agent-*")]
+for agent in agents:
+    while psutil.pid_exists(int(agent)) and psutil.Process(int(agent)).status() != "zombie":
+        time.sleep(0.05)
+sys.exit(4)
+"""
+
+
+def test_a_failure_is_told_with_who_had_ended_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They may have left a training early, which TensorFlow in the others takes for a crash."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(LEFT_EARLY)
+    said: list[str] = []
+    plan = read_record(write_plan(tmp_path), Plan)
+    assert launch(plan, [str(script)], lambda line, *_: said.append(line)) == 4
+    ended = "the process of alpha:0 ended with exit code 4"
+    assert said == [f"{ended}, after alpha:1, beta:0 had ended"]
+
+
 @cases("number", signal.SIGTERM, signal.SIGKILL)
 def test_no_process_outlives_it(number: int, script: str, tmp_path: Path) -> None:
     process = start("launch", *VIA, str(write_plan(tmp_path)), script, "wait")

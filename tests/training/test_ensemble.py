@@ -163,6 +163,17 @@ def test_what_does_not_fit_is_named_before_anything_predicts(
     assert not ensemble.placement
 
 
+def test_a_model_that_was_trained_since_predicts_with_its_new_weights() -> None:
+    x = np.ones((5, 64), "float32")
+    models = [dense(3), dense(3)]
+    ensemble = gpubalance.Ensemble(models, simulate=2)
+    ensemble.predict(x)
+    for model in models:
+        model.set_weights([weight + 1 for weight in model.get_weights()])
+    for found, model in zip(ensemble.predict(x), models, strict=True):
+        np.testing.assert_allclose(found, model.predict(x, verbose=0), atol=1e-5)
+
+
 def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
     profile = tmp_path / "small.toml"
     profile.write_text(SMALL + 'memory_per_sample = "8 KiB"\n')
@@ -188,3 +199,7 @@ def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
     unlike = gpubalance.Ensemble([dense(3), dense(1)], simulate=2)
     with refused("the models' outputs differ in shape"):
         unlike.predict(np.ones((5, 64), "float32"), mean=True)
+    empty = np.ones((0, 64), "float32")
+    for data in (empty, tf.data.Dataset.from_tensor_slices(empty).batch(8)):
+        with refused("the data has no samples"):
+            unlike.predict(data)

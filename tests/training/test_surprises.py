@@ -11,10 +11,12 @@ from typing import Any
 
 import pytest
 
+from gpubalance.devices.profile import simulated_devices
 from gpubalance.errors import OutOfMemory
 from gpubalance.results.common import Optimizer
 from gpubalance.results.plan import Plan
 from gpubalance.settings.batch_split import BatchSplit
+from gpubalance.settings.cluster import Cluster
 from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.split import Split, load_plan
 from tests.jobs.probes import devices_of
@@ -26,6 +28,7 @@ from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
 from tests.training.plans import planned
 from tests.training.samples import in_sizes, numbers
+from tests.training.test_hosts import TWO_HOSTS
 
 X, Y = numbers(240)
 ADAM = Optimizer(name="Adam", per_weight=2.0)
@@ -279,3 +282,22 @@ def test_out_of_memory_names_the_device_its_batch_and_what_to_do() -> None:
     by_ratios.takes_any_batch = True
     with refused("use a smaller batch_size, such as 50, or a split with", OutOfMemory):
         by_ratios.fit(model, X, Y, batch_size=100, verbose=0)
+
+
+def test_out_of_memory_in_one_of_several_processes_is_its_device_s() -> None:
+    """TensorFlow gives each process's own device the same name."""
+    from gpubalance.engine.replicas import Replicas
+    from gpubalance.training.memory import out_of_memory
+
+    devices, _ = simulated_devices(TWO_HOSTS)
+    cluster = Cluster(addresses=("a:1", "a:2", "b:1"), rank=2)
+    replicas = Replicas(None, ("CPU:0",), (), cluster=cluster)
+    shares = BatchSplit((80, 40, 24))
+    where = "/job:worker/replica:0/task:2/device:CPU:0"
+    ended = tf.errors.ResourceExhaustedError(None, None, f"OOM when allocating {where}")
+    error = out_of_memory(ended, replicas, devices, shares, shares, trains=True)
+    told = "beta:0 (Host card C) ran out of memory with its batch of 24"
+    assert (error.replica, error.message) == (2, told)
+    # A split of several hosts' GPUs can't be made by hand.
+    assert "gpubalance.Split(" not in error.remedy
+    assert "balance --accumulate auto plans micro-batches; " in error.remedy

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import os
+import pwd
 import signal
 import socket
+import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
 
-from gpubalance.devices.hosts import connect_hosts, unreachable
+from gpubalance.devices.hosts import command_on, connect_hosts, unreachable
 from gpubalance.errors import EnvironmentFault, GpubalanceError, PartialResult
 from gpubalance.results.timing import Timing
 from gpubalance.settings.batch_split import BatchSplit
@@ -106,6 +109,24 @@ def test_a_worker_on_another_host_is_a_worker(
         assert isinstance(timing, Timing)
         # The stand-in takes 10 ms and 0.1 ms a sample.
         assert timing.compute_s == pytest.approx((0.0108, 0.0116))
+
+
+def test_a_connection_that_was_only_held_is_not_waited_for_long(
+    group_that: Callable[..., WorkerGroup], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host may no longer answer, and there is no memory that a worker must free."""
+    group_that()
+    waited: list[float] = []
+    wait = subprocess.Popen.wait
+
+    def noted(process: Any, timeout: float | None = None) -> int:
+        waited.append(timeout or 0.0)
+        return int(wait(process, timeout))
+
+    with connected(DEVICES):
+        monkeypatch.setattr(subprocess.Popen, "wait", noted)
+    assert 0 < max(waited) < 20
+    assert not below()
 
 
 # This makes a terminal as `ssh -tt` does: it would read its own words.
@@ -244,3 +265,22 @@ def test_a_path_that_a_shell_would_cut_is_refused_for_ssh(
             assert "alpha '/my code/python' -m gpubalance --version" in error.remedy
     finally:
         connect_hosts(None, None)
+
+
+@cases("home, shared", ("", True), ("a" * 30, False), ("missing/home", False))
+def test_ssh_shares_a_login_only_where_it_can_make_a_socket(
+    home: str, shared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would fail where the folder is missing, or its path longer than a socket's may be."""
+    with TemporaryDirectory(dir="/tmp") as folder:
+        place = Path(folder, home)
+        if "/" not in home:
+            place.mkdir(exist_ok=True)
+        user = SimpleNamespace(pw_dir=str(place))
+        monkeypatch.setattr(pwd, "getpwuid", lambda _: user)
+        connect_hosts("alpha", None)
+        words = command_on("alpha", "agent.py")
+        connect_hosts(None, None)
+        assert words is not None
+        assert ("ControlMaster=auto" in words) == shared
+        assert not list(place.glob(".ssh/*"))
