@@ -91,6 +91,14 @@ def test_between_two_batches_a_time_lies_between(tmp_path: Path) -> None:
     assert [share.limit for share in made.shares] == [256, 192]
 
 
+def test_below_its_smallest_batch_a_device_takes_less(tmp_path: Path) -> None:
+    """64 samples take 50 ms, 96 take 100 ms: half of 64 takes half as long."""
+    path = written(tmp_path, HEAD + "card,64,0.05\ncard,96,0.1\ncard,128,0.2\n")
+    made = planned(path, global_batch=32)
+    assert made.predicted.step_time_s == pytest.approx(0.025)
+    assert planned(path).predicted.throughput == pytest.approx(64 / 0.05)
+
+
 def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
     probe = read_times(table(tmp_path, "4090,256,0.172\n", "4090,256,9.0\n")).probe
     assert probe.probes[0].curve[-1].step_time_s.median == 0.172
