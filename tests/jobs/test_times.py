@@ -77,6 +77,8 @@ def test_a_batch_slower_than_a_larger_one_is_kept_and_told(tmp_path: Path) -> No
     assert made.batches == (128,)
     assert made.predicted.step_time_s == pytest.approx(0.03, 0.01)
     assert planned(path, global_batch=32).predicted.step_time_s == 0.05
+    smallest = made.predicted.by_global_batch[0]
+    assert (smallest.batches, smallest.step_time_s) == ((32,), 0.05)
     (told,) = made.warnings
     assert told.code == "slower-than-larger"
     assert "a step of 32 samples takes 50.0 ms, longer than one of 64" in told.message
