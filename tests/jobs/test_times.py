@@ -192,6 +192,18 @@ def test_each_joint_step_counts_and_the_asked_sync_stays(tmp_path: Path) -> None
     assert alone.shares[0].compute_s == pytest.approx(0.074)  # as it was without b
 
 
+def test_steps_of_fewer_devices_end_where_the_table_begins_anew(tmp_path: Path) -> None:
+    """As torch_joint.py appends them: one of b alone, then one of both; or in any other order."""
+    both = "a,64,74,140\n", "b,32,126,141\n"
+    for lines, devices in (
+        (("b,32,84,90\n", *both), [["b"], ["a", "b"]]),
+        ((*both, "b,32,84,90\n"), [["a", "b"], ["b"]]),
+        ((*reversed(both), *reversed(both)), [["b", "a"], ["b", "a"]]),
+    ):
+        found = read_times(joint_table(tmp_path, *lines)).joint
+        assert [list(step.lines) for step in found] == devices
+
+
 def test_a_joint_step_in_micro_batches_counts_for_those(tmp_path: Path) -> None:
     path = joint_table(tmp_path, "a,128,222,300\n", "b,32,84,300\n")
     times = read_times(path)
