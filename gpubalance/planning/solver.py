@@ -167,9 +167,12 @@ class Solver:
         is_found = False
         for device, load in enumerate(self._problem.loads):
             batch = int(units[device]) * self._multiple
-            if batch in load.model.slower_than_larger:
+            if not batch or not load.model.slower_than_larger:
+                continue
+            min_s = load.model.step_time_s(batch)
+            if load.model.measured_s(batch) > min_s:
                 is_found = True
-                own_s = load.model.step_time_s(batch) + load.update_s
+                own_s = min_s + load.update_s
                 in_own_s = self._fleet.maximum(np.array([own_s * (1 + _ROUNDING)]))
                 minimum[device] = min(in_own_s[0, kinds[device]], high[device])
         return minimum if is_found else None

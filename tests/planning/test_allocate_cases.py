@@ -122,6 +122,7 @@ def test_more_than_can_be_compared_is_refused() -> None:
 @cases(
     "devices, global_batch, batches",
     (2, 80, (57, 23)),  # 40/40 takes 0.23 s, 57 samples 0.22 s
+    (2, 88, (57, 31)),  # 44 would take 0.228 s, between 40 and 57
     (2, 114, (57, 57)),
     (3, 120, (57, 32, 31)),
     (2, 60, (30, 30)),
