@@ -183,10 +183,9 @@ class Solver:
     def _binds(self, units: Floats, sizes: Floats, deadline_s: float) -> list[Binds]:
         """What keeps each device from one granule more in as many micro-batches.
 
-        "memory": its limit, though the granule would be in time, or the global batch is free.
-        "speed": the others would wait for it. "granularity": they would wait for a granule, but not
-        for a sample. "global batch": neither, but all samples that were asked for are given.
-        "sync": one device alone is faster.
+        "memory": its limit. "speed": the others would wait for it. "granularity": they would wait
+        for a granule, but not for a sample. "global batch": neither, but all samples that were
+        asked for are given. "sync": one device alone is faster.
         """
         kinds = self._fleet.kind_of
         k = np.ceil(units / np.maximum(sizes, 1)).clip(1)
@@ -195,9 +194,7 @@ class Solver:
         # An update follows only the last of k pieces.
         later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]
         sample_s = k * self._fleet.piece_s((units + 1 / self._multiple) / k, kinds)
-        # With a free global batch the limits alone stop a device at the best deadline.
-        is_free = self._problem.global_batch is None
-        all_given = not is_free
+        all_given = self._problem.global_batch is not None
         if self._problem.max_global_batch is not None:
             all_given |= bool(units.sum() >= self._maximum)
         is_full = units + 1 > k * self._fleet.limit[kinds]
@@ -205,10 +202,10 @@ class Solver:
         nobody_waits = granule_in_time | (is_alone & (units > 0))
         binds: list[Binds] = np.select(
             [
-                is_full & (granule_in_time | is_free),
+                is_full,
                 granule_in_time & is_alone & (units == 0),
                 all_given & nobody_waits,
-                (sample_s <= later_s) & ~is_full,
+                sample_s <= later_s,
             ],
             ["memory", "sync", "global batch", "granularity"],
             "speed",

@@ -54,6 +54,7 @@ def test_what_binds() -> None:
     for loads, wanted, binds in (
         ((FAST, SLOW), {"global_batch": 100}, ("speed", "speed")),
         ((little, SLOW), {"global_batch": 100}, ("memory", "speed")),
+        ((little, little), {"global_batch": 40}, ("memory", "memory")),
         ((FAST, SLOW), {"multiple": 16, "global_batch": 96}, ("speed", "granularity")),
         ((FAST, SLOW), {}, ("memory", "speed")),
         ((FAST, replace(SLOW, limit=65)), {}, ("memory", "speed")),
