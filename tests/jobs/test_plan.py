@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.selection import check_model, planned_devices
@@ -287,6 +288,15 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen() -> None:
     assert "goodput = samples/s × efficiency" in text
     sgd = f"multiply by {rate.measured:.3g} (SGD, by the noise scale)"
     assert f"{sgd} or {rate.square_root:.3g} (Adam)" in text
+
+
+@cases("scale, beyond", (1e-3, 9e-4), (9e11, 1e12))
+def test_each_noise_scale_that_is_taken_is_planned_with(
+    scale: float, beyond: float
+) -> None:
+    assert known(planned(noise_scale=scale).predicted.goodput) > 0
+    with pytest.raises(ValidationError, match="noise_scale"):
+        planned(noise_scale=beyond)
 
 
 def test_without_a_noise_scale_it_is_said_what_was_maximised() -> None:
