@@ -244,6 +244,22 @@ def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     assert error.value.remedy == "the nearest that is possible: 64"
 
 
+@cases(
+    "global_batch, remedy",
+    (
+        1001,
+        "--batch-multiple 1 allows it; or the nearest that is possible: 1000 or 1008",
+    ),
+    (2401, "the nearest that is possible: 1744"),
+)
+def test_a_finer_multiple_is_offered_only_where_it_is_enough(
+    global_batch: int, remedy: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        planned(global_batch=global_batch)
+    assert error.value.remedy == remedy
+
+
 def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
     rate = known(planned(global_batch=1024, from_batch=256).learning_rate)
     assert (rate.linear, rate.square_root) == (4.0, 2.0)
