@@ -28,12 +28,12 @@ def allocate(problem: Problem) -> Allocation:
     Raises NoSplitError and TooFineError.
 
     Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
-    seconds; without samples it does neither. If a larger batch was measured faster, c(b) is the
-    larger batch's time, so that c never falls as b grows. The split then gives the device the
-    larger batch if the other devices can have fewer samples; if not, see `as_measured`. Samples
-    come in granules of `problem.multiple`. The split has a global batch of B = Σb samples and a
-    step time of T = D + s(D), with D = max (c(b) + u). Maximise `problem.objective` of B and T,
-    usually the throughput B/T.
+    seconds; without samples it does neither. If a larger batch that it may have was measured
+    faster, c(b) is the larger batch's time, so that c never falls as b grows. The split then gives
+    the device the larger batch if the other devices can have fewer samples; if not, see
+    `as_measured`. Samples come in granules of `problem.multiple`. The split has a global batch of B
+    = Σb samples and a step time of T = D + s(D), with D = max (c(b) + u). Maximise
+    `problem.objective` of B and T, usually the throughput B/T.
 
     The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
     falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets

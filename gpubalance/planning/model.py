@@ -55,6 +55,10 @@ class Line:
         """The same; see `Curve`."""
         return self.step_time_s(batch)
 
+    def up_to(self, _batch: int) -> Line:
+        """The same; see `Curve`."""
+        return self
+
     def less(self, seconds: float) -> Line:
         """The model with every step shorter by so many seconds."""
         return Line(self.alpha_s - seconds, self.beta_s, self.residual)
@@ -123,6 +127,13 @@ class Curve:
     def _excess_s(self) -> tuple[float, ...]:
         """By how many seconds each point is slower than a larger batch."""
         return tuple(map(sub, self.step_times_s, self._rising_s))
+
+    def up_to(self, batch: int) -> Curve:
+        """The curve of a device that can't have more: no batch beyond counts as faster."""
+        if not self.slower_than_larger or not 0 < batch < self.batches[-1]:
+            return self
+        sizes = sorted({1, batch, *(size for size in self.batches if size < batch)})
+        return Curve(tuple(sizes), tuple(map(self.measured_s, sizes)))
 
     def less(self, seconds: float) -> Curve:
         """The model with every step shorter by so many seconds."""

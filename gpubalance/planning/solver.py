@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 from typing import TypeAlias
 
@@ -41,7 +42,7 @@ class Solver:
     """
 
     def __init__(self, problem: Problem, sync: SyncCurve) -> None:
-        self._problem = problem
+        self._problem = problem = _within_reach(problem)
         self._sync = sync
         self._multiple = problem.multiple
         maximum = math.inf
@@ -253,6 +254,16 @@ class Solver:
             if above <= self._maximum:
                 error.above = above * multiple
             raise error
+
+
+def _within_reach(problem: Problem) -> Problem:
+    """The problem in which no batch counts as faster that a device can't have."""
+    loads = []
+    for load in problem.loads:
+        sizes = (load.limit, problem.global_batch, problem.max_global_batch)
+        most = min(size for size in sizes if size is not None)
+        loads.append(replace(load, model=load.model.up_to(most)))
+    return replace(problem, loads=tuple(loads))
 
 
 def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:

@@ -139,6 +139,19 @@ def test_a_larger_batch_that_is_faster_is_used_with_an_exact_global_batch(
     assert found.step_time_s == pytest.approx(own_s)
 
 
+@cases("limit, global_batch, batches", (57, 40, (32, 8)), (40, 48, (33, 15)))
+def test_a_larger_batch_counts_only_where_the_device_can_have_it(
+    limit: int, global_batch: int, batches: tuple[int, ...]
+) -> None:
+    """57 samples in 0.2 s say nothing of 39, which take 0.226 s, if no step has so many."""
+    falls = Load(Curve((10, 30, 40, 57), (0.1, 0.19, 0.23, 0.2)), limit)
+    found = best_of(
+        falls, Load(Line(0.195, 0.0005, 0.0), 57), global_batch=global_batch
+    )
+    assert found.split.batches == batches
+    assert found.compute_s[0] == pytest.approx(falls.model.measured_s(batches[0]))
+
+
 def test_of_unlike_devices_any_one_may_get_the_larger_batch() -> None:
     """Only the second has room for 41 in 0.22 s; 40 take 0.23 s, and 39 take 0.226 s."""
     falls = Curve((10, 30, 40, 41), (0.1, 0.19, 0.23, 0.22))
