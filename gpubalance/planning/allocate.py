@@ -28,12 +28,12 @@ def allocate(problem: Problem) -> Allocation:
     Raises NoSplitError and TooFineError.
 
     Problem: a device computes b samples in c(b) seconds (see `Fleet`), and updates its weights in u
-    seconds; without samples it does neither. If a larger batch was measured faster, c(b) is the
-    larger batch's time, so that c never falls as b grows. The split then gives the device the
-    larger batch if the other devices can have fewer samples; if not, see `as_measured`. Samples
-    come in granules of `problem.multiple`. The split has a global batch of B = Σb samples and a
-    step time of T = D + s(D), with D = max (c(b) + u). Maximise `problem.objective` of B and T,
-    usually the throughput B/T.
+    seconds; without samples it does neither. If a larger batch that it may have was measured
+    faster, c(b) is the larger batch's time, so that c never falls as b grows. The split then gives
+    the device the larger batch if the other devices can have fewer samples; if not, see
+    `as_measured`. Samples come in granules of `problem.multiple`. The split has a global batch of B
+    = Σb samples and a step time of T = D + s(D), with D = max (c(b) + u). Maximise
+    `problem.objective` of B and T, usually the throughput B/T.
 
     The sync s(D) depends on the set of devices that have samples (`Syncs.curve`); D + s(D) never
     falls as D grows. B is `global_batch`, or free up to `max_global_batch`. A required device gets
@@ -173,6 +173,12 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
     )
 
 
+def allocate_as_measured(problem: Problem) -> Allocation | None:
+    """What `allocate_or_none` gives, `as_measured`."""
+    allocation = allocate_or_none(problem)
+    return allocation and as_measured(problem, allocation)
+
+
 def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
     """Halves the global batch of the best split as long as that costs little.
 
@@ -185,10 +191,9 @@ def smallest_on_plateau(problem: Problem, best: Allocation) -> Allocation:
     smallest = best
     while True:
         half = replace(problem, max_global_batch=smallest.split.global_batch // 2)
-        halved = allocate_or_none(half)
+        halved = allocate_as_measured(half)
         if halved is None or halved.split.used != best.split.used:
             return smallest
-        halved = as_measured(half, halved)
         if problem.value(halved) < value_wanted:
             return smallest
         reasons: list[Binds] = []  # why each device gets no more samples
@@ -235,8 +240,8 @@ def added_fraction(problem: Problem, device: int) -> float | None:
     plan leaves out.
     """
     others = set(range(len(problem.loads))) - {device}
-    with_it = allocate_or_none(with_required(problem, {device}))
-    without_it = allocate_or_none(with_only(problem, others))
+    with_it = allocate_as_measured(with_required(problem, {device}))
+    without_it = allocate_as_measured(with_only(problem, others))
     if with_it is None or without_it is None:
         return None
     return problem.value(with_it) / problem.value(without_it) - 1

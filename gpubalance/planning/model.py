@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from operator import itemgetter
+from operator import itemgetter, sub
 from typing import ClassVar, TypeAlias
 
 import numpy as np
@@ -54,6 +54,10 @@ class Line:
     def measured_s(self, batch: float) -> float:
         """The same; see `Curve`."""
         return self.step_time_s(batch)
+
+    def up_to(self, _batch: int) -> Line:
+        """The same; see `Curve`."""
+        return self
 
     def less(self, seconds: float) -> Line:
         """The model with every step shorter by so many seconds."""
@@ -102,8 +106,8 @@ class Curve:
 
     def measured_s(self, batch: float) -> float:
         """Seconds that a step of so many samples takes, though one of more may take less."""
-        times_s = float(np.interp(batch, self.batches, self.step_times_s))
-        return max(self.step_time_s(batch), times_s)
+        excess_s = np.interp(batch, self.batches, self._excess_s)
+        return self.step_time_s(batch) + float(excess_s)
 
     @cached_property
     def slower_than_larger(self) -> frozenset[int]:
@@ -118,6 +122,18 @@ class Curve:
         for number in reversed(range(len(times_s) - 1)):
             times_s[number] = min(times_s[number], times_s[number + 1])
         return tuple(times_s)
+
+    @cached_property
+    def _excess_s(self) -> tuple[float, ...]:
+        """By how many seconds each point is slower than a larger batch."""
+        return tuple(map(sub, self.step_times_s, self._rising_s))
+
+    def up_to(self, batch: int) -> Curve:
+        """The curve of a device that can't have more: no batch beyond counts as faster."""
+        if not self.slower_than_larger or not 0 < batch < self.batches[-1]:
+            return self
+        sizes = sorted({1, batch, *(size for size in self.batches if size < batch)})
+        return Curve(tuple(sizes), tuple(map(self.measured_s, sizes)))
 
     def less(self, seconds: float) -> Curve:
         """The model with every step shorter by so many seconds."""

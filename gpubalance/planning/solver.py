@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import combinations
 from typing import TypeAlias
 
@@ -41,7 +42,7 @@ class Solver:
     """
 
     def __init__(self, problem: Problem, sync: SyncCurve) -> None:
-        self._problem = problem
+        self._problem = problem = _within_reach(problem)
         self._sync = sync
         self._multiple = problem.multiple
         maximum = math.inf
@@ -168,9 +169,12 @@ class Solver:
         has_slower = False
         for device, load in enumerate(self._problem.loads):
             batch = int(units[device]) * self._multiple
-            if batch in load.model.slower_than_larger:
+            if not batch or not load.model.slower_than_larger:
+                continue
+            min_s = load.model.step_time_s(batch)
+            if load.model.measured_s(batch) > min_s:
                 has_slower = True
-                own_s = load.model.step_time_s(batch) + load.update_s
+                own_s = min_s + load.update_s
                 in_own_s = self._fleet.maximum(np.array([own_s * (1 + _ROUNDING)]))
                 minimum[device] = min(in_own_s[0, kinds[device]], high[device])
         return minimum if has_slower else None
@@ -181,10 +185,9 @@ class Solver:
     def _binds(self, units: Floats, sizes: Floats, deadline_s: float) -> list[Binds]:
         """What keeps each device from one granule more in as many micro-batches.
 
-        "memory": its limit, if the granule would be in time or the global batch is free.
-        "speed": the others would wait for it. "granularity": they would wait for a granule, but not
-        for a sample. "global batch": neither, but all samples that were asked for are given.
-        "sync": one device alone is faster.
+        "memory": its limit. "speed": the others would wait for it. "granularity": they would wait
+        for a granule, but not for a sample. "global batch": neither, but all samples that were
+        asked for are given. "sync": one device alone is faster.
         """
         kinds = self._fleet.kind_of
         k = np.ceil(units / np.maximum(sizes, 1)).clip(1)
@@ -193,9 +196,7 @@ class Solver:
         # An update follows only the last of k pieces.
         later_s = deadline_s + (k - 1) * self._fleet.update_s[kinds]
         sample_s = k * self._fleet.piece_s((units + 1 / self._multiple) / k, kinds)
-        # With a free global batch the limits alone stop a device at the best deadline.
-        is_free = self._problem.global_batch is None
-        all_given = not is_free
+        all_given = self._problem.global_batch is not None
         if self._problem.max_global_batch is not None:
             all_given |= bool(units.sum() >= self._maximum)
         is_full = units + 1 > k * self._fleet.limit[kinds]
@@ -203,10 +204,10 @@ class Solver:
         nobody_waits = granule_in_time | (is_alone & (units > 0))
         binds: list[Binds] = np.select(
             [
-                is_full & (granule_in_time | is_free),
+                is_full,
                 granule_in_time & is_alone & (units == 0),
                 all_given & nobody_waits,
-                (sample_s <= later_s) & ~is_full,
+                sample_s <= later_s,
             ],
             ["memory", "sync", "global batch", "granularity"],
             "speed",
@@ -254,6 +255,16 @@ class Solver:
             if above <= self._maximum:
                 error.above = above * multiple
             raise error
+
+
+def _within_reach(problem: Problem) -> Problem:
+    """The problem in which no batch counts as faster that a device can't have."""
+    loads = []
+    for load in problem.loads:
+        sizes = (load.limit, problem.global_batch, problem.max_global_batch)
+        most = min(size for size in sizes if size is not None)
+        loads.append(replace(load, model=load.model.up_to(most)))
+    return replace(problem, loads=tuple(loads))
 
 
 def _levelled(low: Floats, high: Floats, total: float, kinds: Ints) -> Floats:

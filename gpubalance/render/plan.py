@@ -55,7 +55,7 @@ _REASONS = {
     "granularity": "could take more, but {multiple} more would make the others wait",
     "global batch": "could take more with a larger global batch",
     "plateau": "could take more, but no larger global batch gives clearly more {aim}",
-    "sync": "would add less throughput than its sync costs",
+    "sync": "would add less {aim} than its sync costs",
 }
 _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
 
@@ -284,8 +284,14 @@ def left_out_text(plan: Plan, left_out: LeftOut) -> str:
         )
     if left_out.gain is None:
         return f"{label} has no samples"
-    why = f", as it {_REASONS['sync']}" if share.binds == "sync" else ""
+    by_goodput = plan.predicted.noise_scale is not None
+    why = ""
+    if share.binds == "sync":
+        aim = "goodput" if by_goodput else "throughput"
+        why = f", as it {_REASONS['sync'].format(aim=aim)}"
     without = _without(plan, left_out.gain)
+    if by_goodput:
+        without += ", by goodput"
     return f"{label} is left out{why}: {without}{_syncs(plan, left_out.sync_s)}"
 
 

@@ -118,9 +118,10 @@ class Predicted(Record):
 class LeftOut(Record):
     """A device without samples.
 
-    `gain` is the fraction by which it would change throughput beside those in use, or in their
-    place if the global batch is too small for all; null if unknown. `sync_s` is the sync of the
-    devices in use and it, as measured; null if they were not measured together.
+    `gain` is the fraction by which it would change throughput, or goodput with a noise scale,
+    beside those in use, or in their place if the global batch is too small for all; null if
+    unknown. `sync_s` is the sync of the devices in use and it, as measured; null if they were not
+    measured together.
     """
 
     device: Count

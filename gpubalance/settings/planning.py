@@ -80,7 +80,7 @@ class PlanRequest(Record):
         "The global batch that your learning rate was tuned for. Default: the batch "
         "of --data, or the best batch of the best device alone.",
     )
-    noise_scale: Annotated[float, Field(gt=0, le=1e12)] | None = split_option(
+    noise_scale: Annotated[float, Field(ge=1e-3, lt=1e12)] | None = split_option(
         "--noise-scale N|FILE",
         "Maximise goodput (throughput × learning progress per sample) with this "
         "gradient noise scale: in samples, or the file that "

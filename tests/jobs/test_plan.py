@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from gpubalance.devices.profile import simulated_devices
 from gpubalance.devices.selection import check_model, planned_devices
@@ -243,6 +244,22 @@ def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     assert error.value.remedy == "the nearest that is possible: 64"
 
 
+@cases(
+    "global_batch, remedy",
+    (
+        1001,
+        "--batch-multiple 1 allows it; or the nearest that is possible: 1000 or 1008",
+    ),
+    (2401, "the nearest that is possible: 1744"),
+)
+def test_a_finer_multiple_is_offered_only_where_it_is_enough(
+    global_batch: int, remedy: str
+) -> None:
+    with pytest.raises(UsageError) as error:
+        planned(global_batch=global_batch)
+    assert error.value.remedy == remedy
+
+
 def test_learning_rate_advice_is_of_the_change_of_the_global_batch() -> None:
     rate = known(planned(global_batch=1024, from_batch=256).learning_rate)
     assert (rate.linear, rate.square_root) == (4.0, 2.0)
@@ -287,6 +304,15 @@ def test_with_a_noise_scale_the_split_that_learns_fastest_is_chosen() -> None:
     assert "goodput = samples/s × efficiency" in text
     sgd = f"multiply by {rate.measured:.3g} (SGD, by the noise scale)"
     assert f"{sgd} or {rate.square_root:.3g} (Adam)" in text
+
+
+@cases("scale, beyond", (1e-3, 9e-4), (9e11, 1e12))
+def test_each_noise_scale_that_is_taken_is_planned_with(
+    scale: float, beyond: float
+) -> None:
+    assert known(planned(noise_scale=scale).predicted.goodput) > 0
+    with pytest.raises(ValidationError, match="noise_scale"):
+        planned(noise_scale=beyond)
 
 
 def test_without_a_noise_scale_it_is_said_what_was_maximised() -> None:

@@ -77,6 +77,8 @@ def test_a_batch_slower_than_a_larger_one_is_kept_and_told(tmp_path: Path) -> No
     assert made.batches == (128,)
     assert made.predicted.step_time_s == pytest.approx(0.03, 0.01)
     assert planned(path, global_batch=32).predicted.step_time_s == 0.05
+    smallest = made.predicted.by_global_batch[0]
+    assert (smallest.batches, smallest.step_time_s) == ((32,), 0.05)
     (told,) = made.warnings
     assert told.code == "slower-than-larger"
     assert "a step of 32 samples takes 50.0 ms, longer than one of 64" in told.message
@@ -89,6 +91,14 @@ def test_between_two_batches_a_time_lies_between(tmp_path: Path) -> None:
     assert made.batches == (224, 128)
     assert made.shares[0].compute_s == pytest.approx((0.140 + 0.170) / 2)
     assert [share.limit for share in made.shares] == [256, 192]
+
+
+def test_below_its_smallest_batch_a_device_takes_less(tmp_path: Path) -> None:
+    """64 samples take 50 ms, 96 take 100 ms: half of 64 takes half as long."""
+    path = written(tmp_path, HEAD + "card,64,0.05\ncard,96,0.1\ncard,128,0.2\n")
+    made = planned(path, global_batch=32)
+    assert made.predicted.step_time_s == pytest.approx(0.025)
+    assert planned(path).predicted.throughput == pytest.approx(64 / 0.05)
 
 
 def test_of_several_times_of_a_batch_the_median_counts(tmp_path: Path) -> None:
@@ -180,6 +190,18 @@ def test_each_joint_step_counts_and_the_asked_sync_stays(tmp_path: Path) -> None
     times = read_times(path)
     alone = plan_of_times(times, times.probe.devices[:1], PlanRequest(accumulate=1))
     assert alone.shares[0].compute_s == pytest.approx(0.074)  # as it was without b
+
+
+def test_steps_of_fewer_devices_end_where_the_table_begins_anew(tmp_path: Path) -> None:
+    """As torch_joint.py appends them: one of b alone, then one of both; or in any other order."""
+    both = "a,64,74,140\n", "b,32,126,141\n"
+    for lines, devices in (
+        (("b,32,84,90\n", *both), [["b"], ["a", "b"]]),
+        ((*both, "b,32,84,90\n"), [["a", "b"], ["b"]]),
+        ((*reversed(both), *reversed(both)), [["b", "a"], ["b", "a"]]),
+    ):
+        found = read_times(joint_table(tmp_path, *lines)).joint
+        assert [list(step.lines) for step in found] == devices
 
 
 def test_a_joint_step_in_micro_batches_counts_for_those(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from gpubalance.planning.sync import Syncs
 from gpubalance.settings.batch_split import BatchSplit
 from tests.planning.splits import (
     all_splits,
+    as_counted,
     assert_best,
     assert_split,
     brute,
@@ -156,9 +157,11 @@ def test_the_most_by_a_deadline_is_exact(
     load: Load, micro: int, multiple: int, data: st.DataObject
 ) -> None:
     """At deadlines that are times, before and after them, and in between."""
-    fleet = Fleet([load], multiple=multiple, micro_batches=micro)
     whole = replace(load, limit=load.limit // multiple * multiple)
-    expected = options(Problem((whole,), multiple=multiple, micro_batches=micro), whole)
+    problem = Problem((whole,), multiple=multiple, micro_batches=micro)
+    counted = as_counted(problem, whole)
+    fleet = Fleet([counted], multiple=multiple, micro_batches=micro)
+    expected = options(problem, whole)
     units = np.array(sorted(expected)[1:]) / multiple
     times = fleet.time_s(units, np.zeros(len(units), dtype=np.intp))
     wanted = [expected[int(u * multiple)] for u in units]

@@ -54,6 +54,7 @@ def test_what_binds() -> None:
     for loads, wanted, binds in (
         ((FAST, SLOW), {"global_batch": 100}, ("speed", "speed")),
         ((little, SLOW), {"global_batch": 100}, ("memory", "speed")),
+        ((little, little), {"global_batch": 40}, ("memory", "memory")),
         ((FAST, SLOW), {"multiple": 16, "global_batch": 96}, ("speed", "granularity")),
         ((FAST, SLOW), {}, ("memory", "speed")),
         ((FAST, replace(SLOW, limit=65)), {}, ("memory", "speed")),
@@ -122,6 +123,7 @@ def test_more_than_can_be_compared_is_refused() -> None:
 @cases(
     "devices, global_batch, batches",
     (2, 80, (57, 23)),  # 40/40 takes 0.23 s, 57 samples 0.22 s
+    (2, 88, (57, 31)),  # 44 would take 0.228 s, between 40 and 57
     (2, 114, (57, 57)),
     (3, 120, (57, 32, 31)),
     (2, 60, (30, 30)),
@@ -135,6 +137,19 @@ def test_a_larger_batch_that_is_faster_is_used_with_an_exact_global_batch(
     assert found.split.batches == batches
     own_s = max(falls.model.measured_s(batch) for batch in batches)
     assert found.step_time_s == pytest.approx(own_s)
+
+
+@cases("limit, global_batch, batches", (57, 40, (32, 8)), (40, 48, (33, 15)))
+def test_a_larger_batch_counts_only_where_the_device_can_have_it(
+    limit: int, global_batch: int, batches: tuple[int, ...]
+) -> None:
+    """57 samples in 0.2 s say nothing of 39, which take 0.226 s, if no step has so many."""
+    falls = Load(Curve((10, 30, 40, 57), (0.1, 0.19, 0.23, 0.2)), limit)
+    found = best_of(
+        falls, Load(Line(0.195, 0.0005, 0.0), 57), global_batch=global_batch
+    )
+    assert found.split.batches == batches
+    assert found.compute_s[0] == pytest.approx(falls.model.measured_s(batches[0]))
 
 
 def test_of_unlike_devices_any_one_may_get_the_larger_batch() -> None:

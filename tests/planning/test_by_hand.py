@@ -98,6 +98,21 @@ def test_a_model_may_be_shorter_by_some_seconds() -> None:
     assert curve.step_times_s == pytest.approx((0.4, 0.6))
 
 
+def test_a_curve_may_end_sooner_and_then_falls_less() -> None:
+    curve = Curve((8, 16, 32), (0.2, 0.4, 0.3))
+    shorter = curve.up_to(24)
+    assert shorter.batches == (1, 8, 16, 24)
+    assert shorter.step_times_s == pytest.approx((0.1125, 0.2, 0.4, 0.35))
+    assert (curve.step_time_s(16), shorter.step_time_s(16)) == pytest.approx(
+        (0.3, 0.35)
+    )
+    slow_first = Curve((8, 16, 32), (0.5, 0.4, 0.3))
+    assert slow_first.up_to(8) == Curve((1, 8), (0.5, 0.5))
+    assert curve.up_to(32) is curve.up_to(0) is curve
+    line = Line(0.3, 0.1, 0.02)
+    assert line.up_to(8) is line
+
+
 def test_which_batches_are_clearly_slower_than_a_larger_one() -> None:
     """By over 1 %, and by more than both intervals; the fastest larger one is named."""
     points = [(8, 1.012, 0.0), (16, 1.0, 0.0), (32, 1.001, 0.0)]

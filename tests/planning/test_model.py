@@ -42,3 +42,4 @@ def test_outside_the_measured_points_a_step_takes_what_the_solver_takes(
     assert all(after >= before * (1 - 1e-9) for before, after in pairwise(times))
     solved = [solver.piece_s(np.array([float(count)]))[0] for count in granules]
     assert times == pytest.approx(solved)
+    assert times == [curve.measured_s(count * multiple) for count in granules]

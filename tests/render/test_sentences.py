@@ -135,7 +135,11 @@ def test_why_a_device_is_left_out(plan: Plan) -> None:
     out = LeftOut(device=1, gain=-0.2, sync_s=None)
     alone = "GPU:0 is 25 % faster alone"
     costs = f"GPU:1 is left out, as it would add less throughput than its sync costs: {alone}"
-    assert left_out_text(with_binds(of_first(plan), "speed", "sync"), out) == costs
+    for_sync = with_binds(of_first(plan), "speed", "sync")
+    assert left_out_text(for_sync, out) == costs
+    noisy = altered(plan.predicted, noise_scale=100.0)
+    by_goodput = f"{costs.replace('throughput', 'goodput')}, by goodput"
+    assert left_out_text(altered(for_sync, predicted=noisy), out) == by_goodput
     slow = with_binds(of_first(plan), "speed", "speed")
     assert left_out_text(slow, out) == f"GPU:1 is left out: {alone}"
     unknown = altered(out, gain=None)

@@ -23,7 +23,7 @@ from gpubalance.numbers.units import format_seconds
 from gpubalance.planning.allocate import (
     added_fraction,
     allocate,
-    allocate_or_none,
+    allocate_as_measured,
     with_only,
     with_required,
 )
@@ -222,7 +222,7 @@ def _accumulation(problem: Problem, planned: Allocation) -> Accumulation | None:
     """
     if problem.micro_batches > 1 or problem.global_batch is not None:
         return None
-    best = allocate_or_none(
+    best = allocate_as_measured(
         replace(
             problem,
             micro_batches=AUTO_MICRO_BATCHES,

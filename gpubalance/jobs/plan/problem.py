@@ -229,7 +229,8 @@ def best_split(problem: Problem) -> Allocation:
         wanted = problem.global_batch
         if wanted and wanted % problem.multiple and problem.max_global_batch is None:
             finer = math.gcd(wanted, problem.multiple)
-            remedies.append(f"--batch-multiple {finer} allows it")
+            if allocate_or_none(replace(problem, multiple=finer)):
+                remedies.append(f"--batch-multiple {finer} allows it")
         if nearest:
             remedies.append(f"the nearest that is possible: {' or '.join(nearest)}")
         if error.above is None and allocate_or_none(

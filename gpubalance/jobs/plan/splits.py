@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from gpubalance.numbers.stats import half_width, median
-from gpubalance.planning.allocate import allocate_or_none
+from gpubalance.planning.allocate import allocate_as_measured
 from gpubalance.planning.noise import efficiency
 from gpubalance.planning.problem import Allocation, Objective, Problem, throughput
 from gpubalance.results.plan import Goodput, SplitPrediction
@@ -140,7 +140,7 @@ def best_at(
         max_global_batch=None,
         micro_batches=1,
     )
-    best = allocate_or_none(wanted)
+    best = allocate_as_measured(wanted)
     return _predicted(best.split, best.step_time_s) if best else None
 
 
@@ -161,7 +161,7 @@ def by_global_batch(problem: Problem) -> Iterator[SplitPrediction]:
         problem, max_global_batch=None, micro_batch_tolerance=0.0, objective=throughput
     )
     for total in sorted(totals - {0}):
-        best = allocate_or_none(replace(free, global_batch=total))
+        best = allocate_as_measured(replace(free, global_batch=total))
         if best is not None:
             yield _predicted(best.split, best.step_time_s)
 
@@ -178,7 +178,7 @@ def by_goodput(
     The chosen one, the one with the most samples/s, the even split, and the best device alone.
     """
     yield _goodput("chosen", planned.split.batches, planned.throughput, noise_scale)
-    fastest = allocate_or_none(replace(problem, objective=throughput))
+    fastest = allocate_as_measured(replace(problem, objective=throughput))
     if fastest is not None and fastest.split != planned.split:
         batches = fastest.split.batches
         yield _goodput("most samples/s", batches, fastest.throughput, noise_scale)
@@ -213,7 +213,7 @@ def _best_alone(problem: Problem) -> tuple[int, Allocation] | None:
     alone = []
     for device, load in enumerate(problem.loads):
         if load.limit >= problem.multiple:
-            best = allocate_or_none(
+            best = allocate_as_measured(
                 replace(_of_some(problem, [device]), global_batch=None)
             )
             if best is not None:

@@ -176,17 +176,8 @@ def read_times(path: Path) -> TimesTable:
 
 
 def _joint_steps(path: Path, steps: Sequence[_Step]) -> Iterator[JointStep]:
-    """The joint steps: a line with a device that the present one has begins the next one.
-
-    Raises BadInput if the lines of one tell of different steps.
-    """
-    groups: list[dict[str, _Step]] = []
-    for step in steps:
-        if step.joint is not None:
-            if not groups or step.device in groups[-1]:
-                groups.append({})
-            groups[-1][step.device] = step
-    for group in groups:
+    """The joint steps. Raises BadInput if the lines of one tell of different steps."""
+    for group in _together(steps):
         joint_s = [step.joint or 0.0 for step in group.values()]
         if max(joint_s) > _SAME_STEP * min(joint_s):
             raise BadInput(
@@ -196,6 +187,32 @@ def _joint_steps(path: Path, steps: Sequence[_Step]) -> Iterator[JointStep]:
                 "with that step's seconds",
             )
         yield JointStep(group, median(joint_s))
+
+
+def _together(steps: Sequence[_Step]) -> list[dict[str, _Step]]:
+    """The lines of each joint step, by device.
+
+    A line with a device that the present step has begins the next one. So does one with a device
+    that comes before the last line's in the table, if that makes as few steps: torch_joint.py keeps
+    the table's order, in which b, c, a, b, c are a step of b and c, and one of all three.
+    """
+    place = {
+        name: n for n, name in enumerate(dict.fromkeys(step.device for step in steps))
+    }
+    as_they_come: list[dict[str, _Step]] = []
+    in_order: list[dict[str, _Step]] = []
+    last = math.inf
+    for step in steps:
+        if step.joint is None:
+            continue
+        if not as_they_come or step.device in as_they_come[-1]:
+            as_they_come.append({})
+        as_they_come[-1][step.device] = step
+        if place[step.device] <= last:
+            in_order.append({})
+        in_order[-1][step.device] = step
+        last = place[step.device]
+    return in_order if len(in_order) == len(as_they_come) else as_they_come
 
 
 def _probe_of(
