@@ -138,6 +138,11 @@ class PipelinedSteps(KerasFunctions):
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the model has neither been compiled again nor been cut otherwise."""
+        return super().is_current and self._pipeline.cut.is_in_place
+
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in batches of the result's global batch."""
         if method.__name__ == "fit":

@@ -6,6 +6,7 @@ The model is a user's own.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from tests.support.late import keras, losses, ops, optimizers, tf
 from tests.support.late import layers as of
 from tests.support.told import refused, warned
 from tests.training.cases import apart, largest
-from tests.training.models import compiled, subclassed, two_in_two_out
+from tests.training.models import compiled, dense, subclassed, two_in_two_out
 from tests.training.own_code import traced
 from tests.training.samples import numbers, of_two, weighted
 
@@ -140,6 +141,24 @@ def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
     assert mine["loss"] == pytest.approx(its["loss"])
     with refused(r'y\["size"\] is missing'):
         layers.fit(model, inputs, labels | {"size": None}, verbose=0)
+
+
+def test_keras_and_each_cut_go_on_from_the_same_weights() -> None:
+    """Whatever was traced before the weights were moved, by Keras itself and by another cut."""
+
+    def built() -> Any:
+        return compiled([*dense()[:-1], of.Dense(4), of.Dense(3, "softmax")])
+
+    given = numbers(_SAMPLES)
+    two, three = (layers_for(built(), stages) for stages in (2, 3))
+    with three.scope():
+        model = built()
+    trainers = (model.fit, *(partial(cut.fit, model) for cut in (two, three)))
+    for trains in (model.evaluate, *trainers):
+        trains(*given, verbose=0)
+        found = [model.evaluate(*given, verbose=0)]
+        found += [cut.evaluate(model, *given, verbose=0) for cut in (two, three)]
+        assert found == pytest.approx(found[:1] * 3)
 
 
 def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:

@@ -203,6 +203,7 @@ class CutModel:
             section = Section(blocks.calls, span, name, loss, optimizer.scale_loss)
             self.sections.append(section)
             trained[segment.device] += section.trained
+        keras_patches.forget_traces(model)
         if optimizer.built:
             keras_patches.move_slots(optimizer)
         else:
@@ -222,6 +223,11 @@ class CutModel:
         self._infers = tf.function(
             self._inferred, autograph=False, reduce_retracing=True
         )
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether no variable was moved since: by another cut of the same model."""
+        return all(section.is_in_place for section in self.sections)
 
     def take_gradients(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches, which it forgets."""

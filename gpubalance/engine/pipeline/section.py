@@ -129,10 +129,17 @@ class Section:
         both = before | now
         return [both[key] for key in both if (key in before) != (key in now)]
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its variables have the values that it was traced with."""
+        values = zip(self.variables, self._values, strict=True)
+        return all(variable.value is value for variable, value in values)
+
     def place(self, device: str) -> None:
         """Moves its variables to a device."""
         for variable in self.variables:
             keras_patches.move(variable, device)
+        self._values = [variable.value for variable in self.variables]
         self._sources = [variable.value for variable in self.trained]
 
     def _run(self, tensors: Any, training: Any) -> Any:
