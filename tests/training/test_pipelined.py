@@ -187,6 +187,16 @@ def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
         layers.fit(model, inputs, labels, **options)
 
 
+def test_predict_never_takes_samples_for_channels() -> None:
+    """As Keras' add does where it knows that there are as many of them."""
+    given = keras.Input((6,))
+    hidden = of.Dense(_MICRO_BATCH)(given)
+    model = keras.Model(given, hidden + ops.sum(hidden, axis=1, keepdims=True))
+    layers, inputs = layers_for(compiled(model)), numbers(_SAMPLES)[0]
+    outputs = layers.predict(model, inputs, verbose=0)
+    assert largest(outputs, model.predict(inputs, verbose=0)) < 1e-5
+
+
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 

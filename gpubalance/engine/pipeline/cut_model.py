@@ -192,7 +192,6 @@ class CutModel:
         self.names = tuple(names)
         self.graph = blocks.graph
         self.links = links_between(blocks.graph, segments)
-        self._packed = blocks.calls.packed
         self.sections: list[Section] = []
         devices = sorted({segment.device for segment in segments})
         trained: dict[int, list[Any]] = {device: [] for device in devices}
@@ -220,9 +219,8 @@ class CutModel:
         # Each link both ways
         self._copying = ThreadPoolExecutor(2 * len(self.links) or 1)
         self._numbers: dict[tuple[int, float], Any] = {}
-        self._infers = tf.function(
-            self._inferred, autograph=False, reduce_retracing=True
-        )
+        self._calls = blocks.calls
+        self._infers: TracedFunction | None = None
 
     @property
     def is_in_place(self) -> bool:
@@ -277,8 +275,18 @@ class CutModel:
             return MicroBatch(inputs, copied(micro.labels), micro.samples)
 
     def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
-        """The model's outputs for a micro-batch, and what its layers add to the loss."""
-        return self._infers(dict(micro.inputs))  # type: ignore[no-any-return]
+        """The model's outputs for a micro-batch, and what its layers add to the loss.
+
+        It is traced for any number of samples. Where Keras knew that there are as many as channels,
+        its `ops.add` would take a number for each sample for one for each channel.
+        """
+        inputs = dict(micro.inputs)
+        if self._infers is None:
+            specs = {}
+            for slot, value in inputs.items():
+                specs[slot] = self._calls.spec_of(slot, value)
+            self._infers = TracedFunction(self._inferred, specs)
+        return self._infers(inputs)  # type: ignore[no-any-return]
 
     def _inferred(self, inputs: dict[int, Any]) -> tuple[Any, list[Any]]:
         values = inputs
@@ -287,4 +295,4 @@ class CutModel:
             taken = {slot: values[slot] for slot in section.inputs + section.takes}
             values = values | section.values(with_masks(taken), training=False)
             added += section.added()
-        return self._packed(values), added
+        return self._calls.packed(values), added
