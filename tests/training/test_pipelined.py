@@ -27,7 +27,7 @@ from tests.support.told import refused, warned
 from tests.training.cases import apart, largest
 from tests.training.models import compiled, dense, subclassed, two_in_two_out
 from tests.training.own_code import traced
-from tests.training.samples import numbers, of_two, weighted
+from tests.training.samples import numbers, of_two, weighted, words
 
 _MICRO_BATCH = 8
 _MICRO_BATCHES = 4
@@ -195,6 +195,21 @@ def test_predict_never_takes_samples_for_channels() -> None:
     layers, inputs = layers_for(compiled(model)), numbers(_SAMPLES)[0]
     outputs = layers.predict(model, inputs, verbose=0)
     assert largest(outputs, model.predict(inputs, verbose=0)) < 1e-5
+
+
+def test_whole_numbers_of_a_lambda_go_to_another_device() -> None:
+    """Keras takes what a Lambda gives for real numbers."""
+
+    def built() -> Any:
+        shift, embed = of.Lambda(lambda x: x + 1), of.Embedding(30, 4)
+        body = [keras.Input((5,), dtype="int32"), shift, embed, of.Flatten()]
+        return compiled([*body, of.Dense(3, "softmax")])
+
+    layers, model, alone = beside(built, 3)
+    options = {"shuffle": False, "verbose": 0}
+    layers.fit(model, *words(_SAMPLES), **options)
+    alone.fit(*words(_SAMPLES), 32, **options)
+    assert apart(model, alone) < 1e-6
 
 
 def test_a_loss_that_is_a_sum_stays_one() -> None:
