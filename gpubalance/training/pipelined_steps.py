@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.data_faults import no_labels
 from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.failures import TaskFailedError
 from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
@@ -193,7 +194,7 @@ class PipelinedSteps(KerasFunctions):
         return self._several(iterator, self._train_on)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
-        parts = _parts(next(iterator))
+        parts = _labelled(next(iterator))
         self._refuse_larger(samples_of(parts))
         if not self._is_tried:
             self._refuse_trainable_changes()
@@ -210,7 +211,7 @@ class PipelinedSteps(KerasFunctions):
         return self._logged(parts, outputs, sum(map(float, done.losses)))
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        parts = _parts(next(iterator))
+        parts = _labelled(next(iterator))
         each = []
         added = 0.0
         for micro_batch in self._micro_batches(parts):
@@ -311,6 +312,13 @@ class PipelinedSteps(KerasFunctions):
 def _parts(batch: Any) -> Parts:
     parts = keras.utils.unpack_x_y_sample_weight(cleaned(batch))
     return tuple(part for part in parts if part is not None)
+
+
+def _labelled(batch: Any) -> Parts:
+    parts = _parts(batch)
+    if len(parts) == 1:
+        raise no_labels()
+    return parts
 
 
 def _rows(parts: Parts, rows: slice) -> Any:

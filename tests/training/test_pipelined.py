@@ -372,6 +372,9 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
         mixed = two_in_two_out(loss=summed)
     with refused("other layers than", PlanMismatch):
         layers.fit(wider, inputs, labels)
+    for method in (layers.fit, layers.evaluate):
+        with refused(r"the data has no labels \(y\)"):
+            method(model, inputs, verbose=0)
     with refused("a batch of 64 is too large: the cut is for 32"):
         layers.fit(model, inputs, labels, batch_size=64)
     with refused("samples for some outputs and not for others"):
