@@ -234,6 +234,22 @@ def test_a_loss_that_is_a_sum_stays_one() -> None:
     assert mine["loss"] == pytest.approx(its["loss"])
 
 
+def test_a_device_without_a_stage_is_not_taken() -> None:
+    inputs, labels = of_two(_SAMPLES)
+    result = cut(two_in_two_out())
+    gone = altered(result.devices[0], index=2, uuid="gone")
+    devices = (gone, *result.devices)
+    stages = [altered(stage, device=1 + stage.device) for stage in result.stages]
+    tasks = [altered(one, device=1 + one.device) for one in result.timeline.tasks]
+    timeline = altered(result.timeline, tasks=tuple(tasks))
+    moved = altered(result, devices=devices, stages=tuple(stages), timeline=timeline)
+    layers = Pipelined(moved, devices, JointProfile())
+    with layers.scope():
+        model = two_in_two_out()
+    layers.fit(model, inputs, labels, verbose=0)
+    assert [bool(name) for name in layers.names] == [False, True, True]
+
+
 def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     inputs, labels = of_two(_SAMPLES)
     memory = {"memory": 1000, "memory_per_sample": 100}
