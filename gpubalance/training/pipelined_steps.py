@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from gpubalance.engine.data_faults import no_labels
 from gpubalance.engine.datasets import cleaned, samples_of
-from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.failures import TaskFailedError, failing_replica
 from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.blocks import Blocks, Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
@@ -130,11 +130,8 @@ class PipelinedSteps(KerasFunctions):
         self._devices = devices
         self._calls = Calls(model)
         refuse_model(model)
-        optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
-        segments = tuple(Segment(*segment) for segment in result.segments)
-        self._pipeline = Pipeline(
-            CutModel(model, self._blocks(), segments, names, optimizer)
-        )
+        with self._memory_guard():
+            self._pipeline = Pipeline(self._cut_on(names))
         self._pipeline.follow(devices, joint, result.micro_batch)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
@@ -172,6 +169,19 @@ class PipelinedSteps(KerasFunctions):
             f"{self._result.model.name}, for which the cut was made",
             remedy="cut this model: gpubalance layers --model FILE.py:FUNCTION",
         )
+
+    def _cut_on(self, names: Sequence[str]) -> CutModel:
+        """The model cut, its weights and their optimizer state moved to the devices."""
+        model = self.model
+        optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
+        segments = tuple(Segment(*segment) for segment in self._result.segments)
+        try:
+            return CutModel(model, self._blocks(), segments, names, optimizer)
+        except tf.errors.OpError as error:
+            device = failing_replica(str(error), names)
+            if device is None:
+                raise
+            raise TaskFailedError(device, "taking its stage's weights") from error
 
     def trace_again(self, what: str) -> None:
         """Has the next training check again that no layer was frozen or unfrozen.

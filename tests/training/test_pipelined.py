@@ -267,6 +267,26 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     assert told.value.remedy.endswith(f"keeps more memory free; {smaller}")
 
 
+def test_what_has_no_room_for_its_weights_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpubalance.engine import keras_patches
+
+    inputs, labels = of_two(_SAMPLES)
+    layers = layers_for(two_in_two_out())
+    with layers.scope():
+        model = two_in_two_out()
+
+    def full(*_: Any) -> None:
+        text = f"OOM when allocating tensor on /device:{layers.names[1]} by allocator"
+        raise tf.errors.ResourceExhaustedError(None, None, text)
+
+    monkeypatch.setattr(keras_patches, "move", full)
+    where = "CPU:1 ran out of memory in taking its stage's weights"
+    with refused(rf"{where}(.|\n)*→ cut the model again", OutOfMemory):
+        layers.fit(model, inputs, labels, verbose=0)
+
+
 def test_a_weight_is_never_used_by_another_device_unseen() -> None:
     def three(*, again: bool) -> Any:
         given = keras.Input((6,))
