@@ -38,25 +38,26 @@ def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
     The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or their
     beginnings, are exact. Numbers follow CUDA's order, which is NVML's only with
     CUDA_DEVICE_ORDER=PCI_BUS_ID or if all GPUs are of one model; otherwise a number's meaning can't
-    be known here, and every GPU is marked with what to set.
+    be known here, and every GPU is marked with what to set, unless all numbers are listed.
     """
     listed = environment.get(_VARIABLE)
     if listed is None:
         return reading
     entries = [entry.strip() for entry in listed.split(",")]
-    by_number = any(entry.isdigit() for entry in entries)
-    if by_number and not _numbered_as_nvml(reading, environment):
-        why = (
-            f"{_VARIABLE}={listed} counts in CUDA's order, fastest first: use UUIDs, "
-            "or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
-        )
-        return _marked(reading, (), why)
     shown: list[str] = []
     for entry in entries:
         named = [uuid for gpu in reading.gpus for uuid in _named(entry, gpu)]
         if len(named) != 1:
             break
         shown += named
+    numbers = [entry.isdigit() for entry in entries]
+    lists_all = all(numbers) and set(shown) == {gpu.uuid for gpu in reading.gpus}
+    if any(numbers) and not lists_all and not _numbered_as_nvml(reading, environment):
+        why = (
+            f"{_VARIABLE}={listed} counts in CUDA's order, fastest first: use UUIDs, "
+            "or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
+        )
+        return _marked(reading, (), why)
     return _marked(reading, shown, f"hidden by {_VARIABLE}={listed}")
 
 

@@ -54,6 +54,8 @@ def test_numbers_count_in_nvmls_order_only_where_that_is_cudas() -> None:
     assert by_bus == [1]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1") == [1]
     assert shown(ALIKE, CUDA_VISIBLE_DEVICES="1,7,0") == [1]
+    # All of them, in whatever order
+    assert shown(UNLIKE, CUDA_VISIBLE_DEVICES="1,0") == [0, 1]
     marked = mark_hidden(UNLIKE, {"CUDA_VISIBLE_DEVICES": "1"})
     assert all("use UUIDs" in (gpu.unusable or "") for gpu in marked.gpus)
 
