@@ -394,6 +394,27 @@ def test_what_failed_is_not_counted_by_the_losses() -> None:
     assert [float(metric.result()) for metric in loss.metrics] == before
 
 
+def test_a_step_that_is_interrupted_is_done_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the next fit's first step would have parts of both."""
+    from gpubalance.engine.pipeline import pipeline
+
+    layers, model, alone = beside(two_in_two_out)
+    given = of_two(_MICRO_BATCH * _MICRO_BATCHES)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layers.fit(model, *given, verbose=0)
+    alone.fit(*given, verbose=0)
+    assert apart(model, alone) < 1e-6
+    assert int(model.optimizer.iterations) == int(alone.optimizer.iterations) == 1
+
+
 def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     inputs, labels = of_two(_SAMPLES)
     result = cut(two_in_two_out())
