@@ -33,30 +33,31 @@ _TIME_SCALE = {OPTION: "--time-scale ", IN_A_SCRIPT: "time_scale="}
 
 
 def mark_hidden(reading: Reading, environment: Mapping[str, str]) -> Reading:
-    """The reading with each hidden GPU marked as unusable, and why.
+    """The reading with each hidden GPU marked as unusable, and why; hidden MIG slices are left out.
 
     The list is read as CUDA reads it: up to the first entry that names no GPU. UUIDs, or their
     beginnings, are exact. Numbers follow CUDA's order, which is NVML's only with
     CUDA_DEVICE_ORDER=PCI_BUS_ID or if all GPUs are of one model; otherwise a number's meaning can't
-    be known here, and every GPU is marked with what to set.
+    be known here, and every GPU is marked with what to set, unless all numbers are listed.
     """
     listed = environment.get(_VARIABLE)
     if listed is None:
         return reading
     entries = [entry.strip() for entry in listed.split(",")]
-    by_number = any(entry.isdigit() for entry in entries)
-    if by_number and not _numbered_as_nvml(reading, environment):
+    shown: list[str] = []
+    for entry in entries:
+        named = [uuid for gpu in reading.gpus for uuid in _named(entry, gpu)]
+        if len(named) != 1:
+            break
+        shown += named
+    numbers = [entry.isdigit() for entry in entries]
+    lists_all = all(numbers) and set(shown) == {gpu.uuid for gpu in reading.gpus}
+    if any(numbers) and not lists_all and not _numbered_as_nvml(reading, environment):
         why = (
             f"{_VARIABLE}={listed} counts in CUDA's order, fastest first: use UUIDs, "
             "or set CUDA_DEVICE_ORDER=PCI_BUS_ID"
         )
         return _marked(reading, (), why)
-    shown = []
-    for entry in entries:
-        named = [gpu.uuid for gpu in reading.gpus if _names(entry, gpu)]
-        if len(named) != 1:
-            break
-        shown += named
     return _marked(reading, shown, f"hidden by {_VARIABLE}={listed}")
 
 
@@ -65,21 +66,23 @@ def _numbered_as_nvml(reading: Reading, environment: Mapping[str, str]) -> bool:
     return len(models) == 1 or environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID"
 
 
-def _names(entry: str, gpu: Gpu) -> bool:
+def _named(entry: str, gpu: Gpu) -> list[str]:
+    """The UUIDs of the GPU and its MIG slices that an entry names."""
     if entry.isdigit():
         # As text, as `int` rejects thousands of digits
-        return (entry.lstrip("0") or "0") == str(gpu.index)
+        return [gpu.uuid] if (entry.lstrip("0") or "0") == str(gpu.index) else []
     if len(entry) <= len("GPU-"):
-        return False
+        return []
     uuids = [gpu.uuid] + [piece.uuid for piece in gpu.mig_slices]
-    return any(uuid.lower().startswith(entry.lower()) for uuid in uuids)
+    return [uuid for uuid in uuids if uuid.lower().startswith(entry.lower())]
 
 
 def _marked(reading: Reading, shown: Collection[str], why: str) -> Reading:
     gpus = []
     for gpu in reading.gpus:
         if gpu.uuid not in shown:
-            hidden = {"unusable": gpu.unusable or why, "mig_slices": ()}
+            slices = tuple(piece for piece in gpu.mig_slices if piece.uuid in shown)
+            hidden = {"unusable": gpu.unusable or why, "mig_slices": slices}
             gpu = gpu.model_copy(update=hidden)
         gpus.append(gpu)
     return reading.model_copy(update={"gpus": tuple(gpus)})

@@ -54,6 +54,13 @@ def of_labels(error: BaseException) -> BadInput | None:
     return None
 
 
+def no_labels() -> BadInput:
+    """The error for data without labels, of a model that needs them."""
+    return BadInput(
+        "the data has no labels (y)", remedy="give x and y, or a dataset of (x, y)"
+    )
+
+
 def of_label_outside_classes(text: str) -> BadInput | None:
     """The error for a label that is no class of the model, by TensorFlow's text; else None."""
     found = _NO_CLASS.search(text)

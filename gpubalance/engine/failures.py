@@ -36,8 +36,10 @@ _OF_A_PEER = (
     tf.errors.CancelledError,
     tf.errors.DeadlineExceededError,
 )
-# The device that a copy goes to, whose memory is full: the key names the source first.
-_COPIED_TO = re.compile(r"Key: [^;\s]+;[0-9a-f]+;([^;\s]+);")
+# The device that a copy goes to, whose memory is full: the text names the source first.
+_COPIED_TO = re.compile(
+    r"(?:Key: [^;\s]+;[0-9a-f]+;|Failed copying input tensor from \S+ to )([^;\s]+)"
+)
 _DEVICE = (
     re.compile(r"device:(GPU:\d+)", re.IGNORECASE),
     re.compile(r"(GPU_\d+)_bfc"),

@@ -462,6 +462,16 @@ def move(variable: Any, device: str) -> None:
     variable._value._unique_id = old._unique_id  # an optimizer's key
 
 
+def forget_traces(model: Any) -> None:
+    """Has Keras' own methods of a model, and of models in it, traced again before the next batch.
+
+    A trace keeps the values that variables had before they were moved.
+    """
+    for part in model._flatten_layers():
+        if isinstance(part, keras.Model):
+            part.train_function = part.test_function = part.predict_function = None
+
+
 def move_slots(optimizer: Any) -> None:
     """Moves what an optimizer keeps for each variable to where the variable is."""
     inner = inner_of(optimizer)

@@ -12,8 +12,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from gpubalance.engine.data_faults import no_labels
 from gpubalance.engine.datasets import cleaned, samples_of
-from gpubalance.engine.failures import TaskFailedError
+from gpubalance.engine.failures import TaskFailedError, failing_replica
 from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
 from gpubalance.engine.pipeline.blocks import Blocks, Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
@@ -129,14 +130,16 @@ class PipelinedSteps(KerasFunctions):
         self._devices = devices
         self._calls = Calls(model)
         refuse_model(model)
-        optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
-        segments = tuple(Segment(*segment) for segment in result.segments)
-        self._pipeline = Pipeline(
-            CutModel(model, self._blocks(), segments, names, optimizer)
-        )
+        with self._memory_guard():
+            self._pipeline = Pipeline(self._cut_on(names))
         self._pipeline.follow(devices, joint, result.micro_batch)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the model has neither been compiled again nor been cut otherwise."""
+        return super().is_current and self._pipeline.cut.is_in_place
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in batches of the result's global batch."""
@@ -167,6 +170,19 @@ class PipelinedSteps(KerasFunctions):
             remedy="cut this model: gpubalance layers --model FILE.py:FUNCTION",
         )
 
+    def _cut_on(self, names: Sequence[str]) -> CutModel:
+        """The model cut, its weights and their optimizer state moved to the devices."""
+        model = self.model
+        optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
+        segments = tuple(Segment(*segment) for segment in self._result.segments)
+        try:
+            return CutModel(model, self._blocks(), segments, names, optimizer)
+        except tf.errors.OpError as error:
+            device = failing_replica(str(error), names)
+            if device is None:
+                raise
+            raise TaskFailedError(device, "taking its stage's weights") from error
+
     def trace_again(self, what: str) -> None:
         """Has the next training check again that no layer was frozen or unfrozen.
 
@@ -188,7 +204,7 @@ class PipelinedSteps(KerasFunctions):
         return self._several(iterator, self._train_on)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
-        parts = _parts(next(iterator))
+        parts = _labelled(next(iterator))
         self._refuse_larger(samples_of(parts))
         if not self._is_tried:
             self._refuse_trainable_changes()
@@ -205,7 +221,7 @@ class PipelinedSteps(KerasFunctions):
         return self._logged(parts, outputs, sum(map(float, done.losses)))
 
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        parts = _parts(next(iterator))
+        parts = _labelled(next(iterator))
         each = []
         added = 0.0
         for micro_batch in self._micro_batches(parts):
@@ -306,6 +322,13 @@ class PipelinedSteps(KerasFunctions):
 def _parts(batch: Any) -> Parts:
     parts = keras.utils.unpack_x_y_sample_weight(cleaned(batch))
     return tuple(part for part in parts if part is not None)
+
+
+def _labelled(batch: Any) -> Parts:
+    parts = _parts(batch)
+    if len(parts) == 1:
+        raise no_labels()
+    return parts
 
 
 def _rows(parts: Parts, rows: slice) -> Any:

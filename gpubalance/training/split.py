@@ -57,10 +57,16 @@ class Pipelined(Trainer):
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """TensorFlow's names for the devices of this process; the first use sets TensorFlow up."""
+        """TensorFlow's names for the devices; the first use sets TensorFlow up.
+
+        A device without a stage has none: it is not taken, and need not be here.
+        """
         from gpubalance.engine.replicas import take_names
 
-        return take_names(self.devices)
+        used = [stage.device for stage in self.result.stages]
+        taken = take_names([self.devices[number] for number in used])
+        names = dict(zip(used, taken, strict=True))
+        return tuple(names.get(number, "") for number in range(len(self.devices)))
 
     @contextmanager
     def scope(self) -> Iterator[None]:

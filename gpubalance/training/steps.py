@@ -125,10 +125,7 @@ class Steps(KerasFunctions):
                 raise fault from None
             if self._has_labels or not _MISSING_LABELS_ERROR.search(str(error)):
                 raise
-            raise BadInput(
-                "the data has no labels (y)",
-                remedy="give x and y, or a dataset of (x, y)",
-            ) from error
+            raise data_faults.no_labels() from error
         finally:
             self._feed.stop()
             self.monitor = None

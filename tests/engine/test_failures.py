@@ -164,12 +164,19 @@ COPY = (
     "899591e1dcfebd12;/job:localhost/replica:0/task:0/device:{};edge_11_IteratorGetNext;0:0\n"
     "\t [[{{{{node replica_1/IteratorGetNext/_2}}}}]]"
 )
+COPIED = (
+    "Failed copying input tensor from /job:localhost/replica:0/task:0/device:{} to "
+    "/job:localhost/replica:0/task:0/device:{} in order to run Identity: Dst tensor is not "
+    "initialized. [Op:Identity] name: "
+)
 SHAPED = "OOM when allocating tensor with shape[820,64] on /job:localhost/replica:0/task:0/device:{} by"
 
 
 @cases(
     "text, kind, replica",
     ("MemoryError: OOM on replica 1: batch 710 needs 9 bytes of 8", "CPU", 1),
+    (COPIED.format("GPU:0", "GPU:1"), "GPU", 1),
+    (COPIED.format("CPU:0", "GPU:2"), "GPU", 2),
     (SHAPED.format("GPU:1"), "GPU", 1),
     (SHAPED.format("CPU:1"), "CPU", 1),
     (SHAPED.format("CPU:0"), "GPU", None),  # the host

@@ -6,6 +6,7 @@ The model is a user's own.
 from __future__ import annotations
 
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +25,9 @@ from tests.support.late import keras, losses, ops, optimizers, tf
 from tests.support.late import layers as of
 from tests.support.told import refused, warned
 from tests.training.cases import apart, largest
-from tests.training.models import compiled, subclassed, two_in_two_out
+from tests.training.models import compiled, dense, subclassed, two_in_two_out
 from tests.training.own_code import traced
-from tests.training.samples import numbers, of_two, weighted
+from tests.training.samples import numbers, of_two, weighted, words
 
 _MICRO_BATCH = 8
 _MICRO_BATCHES = 4
@@ -142,6 +143,24 @@ def test_outputs_without_sample_weights_count_as_on_one_device() -> None:
         layers.fit(model, inputs, labels | {"size": None}, verbose=0)
 
 
+def test_keras_and_each_cut_go_on_from_the_same_weights() -> None:
+    """Whatever was traced before the weights were moved, by Keras itself and by another cut."""
+
+    def built() -> Any:
+        return compiled([*dense()[:-1], of.Dense(4), of.Dense(3, "softmax")])
+
+    given = numbers(_SAMPLES)
+    two, three = (layers_for(built(), stages) for stages in (2, 3))
+    with three.scope():
+        model = built()
+    trainers = (model.fit, *(partial(cut.fit, model) for cut in (two, three)))
+    for trains in (model.evaluate, *trainers):
+        trains(*given, verbose=0)
+        found = [model.evaluate(*given, verbose=0)]
+        found += [cut.evaluate(model, *given, verbose=0) for cut in (two, three)]
+        assert found == pytest.approx(found[:1] * 3)
+
+
 def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
     """Evaluate has cut the model, and so has fixed what fit trains."""
     inputs, labels = of_two(_SAMPLES)
@@ -168,6 +187,31 @@ def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
         layers.fit(model, inputs, labels, **options)
 
 
+def test_predict_never_takes_samples_for_channels() -> None:
+    """As Keras' add does where it knows that there are as many of them."""
+    given = keras.Input((6,))
+    hidden = of.Dense(_MICRO_BATCH)(given)
+    model = keras.Model(given, hidden + ops.sum(hidden, axis=1, keepdims=True))
+    layers, inputs = layers_for(compiled(model)), numbers(_SAMPLES)[0]
+    outputs = layers.predict(model, inputs, verbose=0)
+    assert largest(outputs, model.predict(inputs, verbose=0)) < 1e-5
+
+
+def test_whole_numbers_of_a_lambda_go_to_another_device() -> None:
+    """Keras takes what a Lambda gives for real numbers."""
+
+    def built() -> Any:
+        shift, embed = of.Lambda(lambda x: x + 1), of.Embedding(30, 4)
+        body = [keras.Input((5,), dtype="int32"), shift, embed, of.Flatten()]
+        return compiled([*body, of.Dense(3, "softmax")])
+
+    layers, model, alone = beside(built, 3)
+    options = {"shuffle": False, "verbose": 0}
+    layers.fit(model, *words(_SAMPLES), **options)
+    alone.fit(*words(_SAMPLES), 32, **options)
+    assert apart(model, alone) < 1e-6
+
+
 def test_a_loss_that_is_a_sum_stays_one() -> None:
     """A loss that is a sum stays one and what is excluded from weight decay stays so."""
 
@@ -190,6 +234,22 @@ def test_a_loss_that_is_a_sum_stays_one() -> None:
     assert mine["loss"] == pytest.approx(its["loss"])
 
 
+def test_a_device_without_a_stage_is_not_taken() -> None:
+    inputs, labels = of_two(_SAMPLES)
+    result = cut(two_in_two_out())
+    gone = altered(result.devices[0], index=2, uuid="gone")
+    devices = (gone, *result.devices)
+    stages = [altered(stage, device=1 + stage.device) for stage in result.stages]
+    tasks = [altered(one, device=1 + one.device) for one in result.timeline.tasks]
+    timeline = altered(result.timeline, tasks=tuple(tasks))
+    moved = altered(result, devices=devices, stages=tuple(stages), timeline=timeline)
+    layers = Pipelined(moved, devices, JointProfile())
+    with layers.scope():
+        model = two_in_two_out()
+    layers.fit(model, inputs, labels, verbose=0)
+    assert [bool(name) for name in layers.names] == [False, True, True]
+
+
 def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     inputs, labels = of_two(_SAMPLES)
     memory = {"memory": 1000, "memory_per_sample": 100}
@@ -205,6 +265,26 @@ def test_what_a_device_does_not_hold_names_it_and_what_it_was_at() -> None:
     assert ": it held 9" in told.value.message
     smaller = "a smaller --micro-batch needs less"
     assert told.value.remedy.endswith(f"keeps more memory free; {smaller}")
+
+
+def test_what_has_no_room_for_its_weights_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gpubalance.engine import keras_patches
+
+    inputs, labels = of_two(_SAMPLES)
+    layers = layers_for(two_in_two_out())
+    with layers.scope():
+        model = two_in_two_out()
+
+    def full(*_: Any) -> None:
+        text = f"OOM when allocating tensor on /device:{layers.names[1]} by allocator"
+        raise tf.errors.ResourceExhaustedError(None, None, text)
+
+    monkeypatch.setattr(keras_patches, "move", full)
+    where = "CPU:1 ran out of memory in taking its stage's weights"
+    with refused(rf"{where}(.|\n)*→ cut the model again", OutOfMemory):
+        layers.fit(model, inputs, labels, verbose=0)
 
 
 def test_a_weight_is_never_used_by_another_device_unseen() -> None:
@@ -314,6 +394,27 @@ def test_what_failed_is_not_counted_by_the_losses() -> None:
     assert [float(metric.result()) for metric in loss.metrics] == before
 
 
+def test_a_step_that_is_interrupted_is_done_to_its_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else the next fit's first step would have parts of both."""
+    from gpubalance.engine.pipeline import pipeline
+
+    layers, model, alone = beside(two_in_two_out)
+    given = of_two(_MICRO_BATCH * _MICRO_BATCHES)
+
+    def interrupted(*_: Any, **__: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pipeline, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layers.fit(model, *given, verbose=0)
+    alone.fit(*given, verbose=0)
+    assert apart(model, alone) < 1e-6
+    assert int(model.optimizer.iterations) == int(alone.optimizer.iterations) == 1
+
+
 def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
     inputs, labels = of_two(_SAMPLES)
     result = cut(two_in_two_out())
@@ -328,6 +429,9 @@ def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
         mixed = two_in_two_out(loss=summed)
     with refused("other layers than", PlanMismatch):
         layers.fit(wider, inputs, labels)
+    for method in (layers.fit, layers.evaluate):
+        with refused(r"the data has no labels \(y\)"):
+            method(model, inputs, verbose=0)
     with refused("a batch of 64 is too large: the cut is for 32"):
         layers.fit(model, inputs, labels, batch_size=64)
     with refused("samples for some outputs and not for others"):

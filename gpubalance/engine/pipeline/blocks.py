@@ -244,6 +244,10 @@ class Calls:
         outputs = [values[slot] for slot in self.outputs]
         return keras.tree.pack_sequence_as(self.function.output, outputs)
 
+    def spec_of(self, slot: int, value: Any) -> tf.TensorSpec:
+        """That of a slot's tensors, with the dtype of one, as a Lambda's symbol has another."""
+        return tf.TensorSpec(self.tensors[slot].shape, value.dtype)
+
     def bytes_of(self, slot: int) -> int:
         """The bytes of a slot's tensor for one sample."""
         tensor = self.tensors[slot]

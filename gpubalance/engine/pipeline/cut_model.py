@@ -192,7 +192,6 @@ class CutModel:
         self.names = tuple(names)
         self.graph = blocks.graph
         self.links = links_between(blocks.graph, segments)
-        self._packed = blocks.calls.packed
         self.sections: list[Section] = []
         devices = sorted({segment.device for segment in segments})
         trained: dict[int, list[Any]] = {device: [] for device in devices}
@@ -203,6 +202,7 @@ class CutModel:
             section = Section(blocks.calls, span, name, loss, optimizer.scale_loss)
             self.sections.append(section)
             trained[segment.device] += section.trained
+        keras_patches.forget_traces(model)
         if optimizer.built:
             keras_patches.move_slots(optimizer)
         else:
@@ -219,9 +219,13 @@ class CutModel:
         # Each link both ways
         self._copying = ThreadPoolExecutor(2 * len(self.links) or 1)
         self._numbers: dict[tuple[int, float], Any] = {}
-        self._infers = tf.function(
-            self._inferred, autograph=False, reduce_retracing=True
-        )
+        self._calls = blocks.calls
+        self._infers: TracedFunction | None = None
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether no variable was moved since: by another cut of the same model."""
+        return all(section.is_in_place for section in self.sections)
 
     def take_gradients(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches, which it forgets."""
@@ -271,8 +275,18 @@ class CutModel:
             return MicroBatch(inputs, copied(micro.labels), micro.samples)
 
     def infer(self, micro: MicroBatch) -> tuple[Any, list[Any]]:
-        """The model's outputs for a micro-batch, and what its layers add to the loss."""
-        return self._infers(dict(micro.inputs))  # type: ignore[no-any-return]
+        """The model's outputs for a micro-batch, and what its layers add to the loss.
+
+        It is traced for any number of samples. Where Keras knew that there are as many as channels,
+        its `ops.add` would take a number for each sample for one for each channel.
+        """
+        inputs = dict(micro.inputs)
+        if self._infers is None:
+            specs = {}
+            for slot, value in inputs.items():
+                specs[slot] = self._calls.spec_of(slot, value)
+            self._infers = TracedFunction(self._inferred, specs)
+        return self._infers(inputs)  # type: ignore[no-any-return]
 
     def _inferred(self, inputs: dict[int, Any]) -> tuple[Any, list[Any]]:
         values = inputs
@@ -281,4 +295,4 @@ class CutModel:
             taken = {slot: values[slot] for slot in section.inputs + section.takes}
             values = values | section.values(with_masks(taken), training=False)
             added += section.added()
-        return self._packed(values), added
+        return self._calls.packed(values), added

@@ -275,7 +275,11 @@ class Pipeline:
             self.pace.begin()
         self.cut.update.begin()
         step = Step(self.cut, batch, self.pace, stamped=stamped)
-        self._work(step, orders, patience_s)
+        try:
+            self._work(step, orders, patience_s)
+        except KeyboardInterrupt:  # the step was done nevertheless
+            self.cut.update.end()
+            raise
         self.cut.update.end()
         if self.pace:
             step.timeline = self.pace.end(orders)
@@ -284,30 +288,38 @@ class Pipeline:
         return step
 
     def _work(self, step: Step, orders: Orders, patience_s: float | None) -> None:
-        """Does the step's tasks on all devices, and raises the first error of any."""
+        """Does the step's tasks on all devices, and raises the first error of any.
+
+        Then no device works on, as what it adds would count in the next step. One that hangs is
+        not waited for.
+        """
         working = set()
         for device in self.cut.update.devices:
             working.add(self._threads.submit(step.work, device, orders[device]))
-        while working:
-            done, working = wait(
-                working,
-                timeout=patience_s and patience_s / 4,
-                return_when="FIRST_EXCEPTION",
-            )
-            for future in done:
-                error = future.exception()
-                if error is not None and not isinstance(error, StoppedError):
-                    raise error
-            if (
-                not done
-                and patience_s is not None
-                and time.monotonic() - step.moved_s > patience_s
-            ):
-                step.stop()
-                device, doing = min(
-                    step.doing.items(), default=(0, "waiting for another device")
+        try:
+            while working:
+                done, working = wait(
+                    working,
+                    timeout=patience_s and patience_s / 4,
+                    return_when="FIRST_EXCEPTION",
                 )
-                raise TaskFailedError(device, doing)
+                for future in done:
+                    error = future.exception()
+                    if error is not None and not isinstance(error, StoppedError):
+                        raise error
+                if (
+                    not done
+                    and patience_s is not None
+                    and time.monotonic() - step.moved_s > patience_s
+                ):
+                    working = set()
+                    step.stop()
+                    device, doing = min(
+                        step.doing.items(), default=(0, "waiting for another device")
+                    )
+                    raise TaskFailedError(device, doing)
+        finally:
+            wait(working, timeout=patience_s)
 
     def prepare(self, micro: MicroBatch) -> None:
         """Traces in this thread all that a step with such labels runs.

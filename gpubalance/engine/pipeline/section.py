@@ -39,11 +39,12 @@ class Passed(NamedTuple):
 
 
 class _Passes(NamedTuple):
-    """Both traced passes, and the slots whose gradients the backward pass takes."""
+    """Both traced passes, and the slots whose gradients the backward pass takes and returns."""
 
     forward: TracedFunction
     backward: TracedFunction
     targets: tuple[int, ...]
+    wanted: tuple[int, ...]
 
 
 class _Layers(keras.layers.Layer):  # type: ignore[misc]
@@ -103,9 +104,6 @@ class Section:
         self.takes = tuple(slot for slot in taken if 0 <= calls.made[slot] < first)
         lasts = {slot: max(calls.takers[slot], default=-1) for slot in made}
         self.gives = tuple(slot for slot in made if lasts[slot] >= end)
-        # Those of `takes` for which it returns a gradient.
-        dtypes = {slot: tf.as_dtype(calls.tensors[slot].dtype) for slot in self.takes}
-        self._wanted = [slot for slot in self.takes if dtypes[slot].is_floating]
         self.variables = list(self._layers.variables)
         # In the order of `take`'s gradients
         self.trained = list(self._layers.trainable_variables)
@@ -129,10 +127,17 @@ class Section:
         both = before | now
         return [both[key] for key in both if (key in before) != (key in now)]
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether its variables have the values that it was traced with."""
+        values = zip(self.variables, self._values, strict=True)
+        return all(variable.value is value for variable, value in values)
+
     def place(self, device: str) -> None:
         """Moves its variables to a device."""
         for variable in self.variables:
             keras_patches.move(variable, device)
+        self._values = [variable.value for variable in self.variables]
         self._sources = [variable.value for variable in self.trained]
 
     def _run(self, tensors: Any, training: Any) -> Any:
@@ -189,9 +194,8 @@ class Section:
 
     def _traced(self, tensors: Tensors, labels: Any) -> _Passes:
         taken = {}
-        for slot, (_, *masks) in tensors.items():
-            symbol = self._calls.tensors[slot]
-            taken[slot] = [tf.TensorSpec(symbol.shape, symbol.dtype)]
+        for slot, (value, *masks) in tensors.items():
+            taken[slot] = [self._calls.spec_of(slot, value)]
             for mask in masks:
                 taken[slot].append(tf.TensorSpec([None] * len(mask.shape), mask.dtype))
         number = tf.TensorSpec((), tf.float32)
@@ -202,11 +206,14 @@ class Section:
     def _training(
         self, tensors: Tensors, labels: Any, samples: Any, total: Any
     ) -> Passed:
-        """The forward pass. Sets the backward pass, which is traced within it, and its targets.
+        """The forward pass. Sets the backward pass, which is traced within it, and its slots.
 
         If the loss makes variables it is called twice, and the second time counts.
         """
-        taken = [tensors[slot][0] for slot in self._wanted]
+        wanted = tuple(
+            slot for slot in self.takes if tensors[slot][0].dtype.is_floating
+        )
+        taken = [tensors[slot][0] for slot in wanted]
         with tf.GradientTape() as tape:
             tape.watch(taken)
             values = self.values(tensors, training=True)
@@ -240,7 +247,7 @@ class Section:
             tf.TensorSpec(tensor.shape, tensor.dtype) for tensor in targets.values()
         ]
         backward = TracedFunction(gradients, specs)
-        self._backward = backward, tuple(targets)
+        self._backward = backward, tuple(targets), wanted
         return Passed(with_masks(gives), finals, loss, backward.needs)
 
     def _loss_of(self, values: Tensors, labels: Any, samples: Any, total: Any) -> Any:
@@ -276,7 +283,7 @@ class Section:
         `returned` has for each slot that it gave the gradients that came back. There may be None.
         """
         assert passed.passes is not None  # noqa: S101  (`forward` has set them)
-        _, backward, targets = passed.passes
+        _, backward, targets, wanted = passed.passes
         grads = []
         for slot in targets:
             if returned[slot]:
@@ -287,8 +294,8 @@ class Section:
                 self._trains.clear()
                 grads.append(tf.zeros_like(passed.outputs[slot][0]))
         results = backward(grads, needs=passed.needs)
-        self._sums.add(results[len(self._wanted) :])
-        return dict(zip(self._wanted, results, strict=False))
+        self._sums.add(results[len(wanted) :])
+        return dict(zip(wanted, results, strict=False))
 
     def take(self) -> list[Any]:
         """Returns its variables' summed gradients and forgets them; None where there is none."""
