@@ -105,6 +105,11 @@ def _not_dense(batch: Any, part: Any) -> BadInput:
             f"{name} is missing",
             remedy="give labels of any value, if the loss of this output is None",
         )
+    if part is None:
+        return BadInput(
+            f"{name} is None, which a split can't divide among devices",
+            remedy="build the model without this optional input, or give an array",
+        )
     if isinstance(part, tf.RaggedTensor):
         return BadInput(
             f"{name} is a {kind} with rows of different length, which cannot be split "

@@ -21,6 +21,7 @@ from gpubalance.engine.keras_patches import (
     of_training,
 )
 from gpubalance.engine.replacing import Method, act_always, acts_here, unmodified
+from gpubalance.engine.step.state import metric_variables
 from gpubalance.engine.user_functions import warn_user
 from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
@@ -166,6 +167,20 @@ def _layer_elsewhere(model: Any, strategy: Any) -> str | None:
             if not strategy.extended.variable_created_in_scope(variable.value):
                 return str(layer.name)
     return None
+
+
+def shared_metric_text(model: Any, strategy: Any) -> str:
+    """The warning of a metric with variables outside the strategy's scope; else empty."""
+    is_inside = strategy.extended.variable_created_in_scope
+    for variable, metric in metric_variables(model):
+        if strategy.num_replicas_in_sync > 1 and not is_inside(variable.value):
+            return (
+                f"the metric {metric.name} of the model {model.name} was made outside "
+                "split.scope(), so the devices count in the same variables, and what is "
+                "logged of it counts some of the last batch's samples twice: make it "
+                "inside `with split.scope():`"
+            )
+    return ""
 
 
 # Not the tracing lock, which a thread holds while its replicas' threads make variables

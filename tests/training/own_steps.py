@@ -112,6 +112,20 @@ def much_logged(model: Any, grads: Any, _: Any) -> Any:
     }
 
 
+def centring() -> Any:
+    """A model that keeps a mean of its samples, and a count of its steps, for TensorFlow alone."""
+
+    class Centring(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            self.centre.assign(0.9 * self.centre + 0.1 * ops.mean(data[0], axis=0))
+            self.steps.assign_add(1.0)
+            return super().train_step(data)
+
+    model = Centring(dense(), name="centring")
+    model.centre, model.steps = tf.Variable(tf.zeros(6)), tf.Variable(0.0)
+    return compiled(model)
+
+
 def sampled() -> Any:
     """A model whose loss is of a few classes, drawn for the whole batch."""
 

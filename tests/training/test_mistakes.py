@@ -307,6 +307,21 @@ def test_a_ragged_input_is_named_with_what_makes_it_train() -> None:
         assert history[1] < history[0]
 
 
+def test_an_optional_input_that_is_none_is_told_as_that() -> None:
+    def rating() -> Any:
+        class Rating(layers.Dense):
+            def call(self, x: Any, more: Any = None) -> Any:
+                return super().call(x if more is None else x + more)
+
+        inputs = keras.Input((6,)), keras.Input((6,), optional=True)
+        return compiled(keras.Model(inputs, Rating(3, "softmax")(*inputs)))
+
+    split, model = in_split(rating)
+    with refused(r"x\[1\] is None(.|\n)*→ build the model without this optional input"):
+        split.fit(model, (X, None), Y, verbose=0)
+    split.fit(model, (X, X), Y, verbose=0)
+
+
 def test_a_sparse_input_is_named_with_what_makes_it_dense() -> None:
     split, model = in_split()
     (batches,) = batched(X, Y)

@@ -22,7 +22,7 @@ from gpubalance.training.split import Split, load_plan
 from tests.jobs.probes import devices_of
 from tests.support.altered import altered
 from tests.support.known import known
-from tests.support.late import keras, layers, losses, ops, tf
+from tests.support.late import keras, layers, losses, metrics, ops, tf
 from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
@@ -217,6 +217,20 @@ def test_each_model_from_outside_the_scope_is_told_once() -> None:
         classifier()()
     assert told(lambda: model.fit(X, Y, verbose=0)) == []  # it is a choice now
     del split
+
+
+def test_a_metric_from_outside_the_scope_is_told_once() -> None:
+    """The devices add to the same variables in turn, and each one's own are summed."""
+    mine = metrics.SparseCategoricalAccuracy(name="mine")
+    split, model = in_split(compiled, dense(), metrics=[mine, "accuracy"])
+    (text,) = told(lambda: split.fit(model, X[:100], Y[:100], verbose=0))
+    outside = (
+        f"the metric mine of the model {model.name} was made outside split.scope()"
+    )
+    assert text.startswith(outside)
+    assert told(lambda: split.fit(model, X[:100], Y[:100], verbose=0)) == []
+    alone, model = in_split(compiled, dense(), metrics=[mine], batches=(100,))
+    assert told(lambda: alone.fit(model, X[:100], Y[:100], verbose=0)) == []
 
 
 def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:

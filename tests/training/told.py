@@ -10,6 +10,7 @@ from tests.training.models import classifier, compiled, cross_entropy, dense
 from tests.training.own_steps import (
     another_optimizer,
     by_tensorflow,
+    centring,
     clipped_weights,
     model_with,
     much_logged,
@@ -251,6 +252,10 @@ OF_STEP = r"the train_step of the model \S+ applies gradients with loss_scale\w*
 AFTER = "after it applies gradients"
 ONCE = "conditionally or in a loop, but a split applies them once"
 RATE, BY_SAMPLES = r"(?i:sgd)\w*/learning_rate", "from its samples"
+# And nothing of its count of steps
+SET = (
+    r"^the model centring sets centring\.centre from samples. It is a tf.Variable, .+\Z"
+)
 A_NUMBER = "sums over the batch and returns one number"
 
 
@@ -307,6 +312,7 @@ TOLD: Told = {
     "a layer's loss of the batch": (adding, "largest", [rf"mine\) {NO_MEAN}"]),
     "layers of the batch": (of_the_batch, [rf"own code: {OF_BATCH}\) {NO_MEAN}"]),
     "states": (of_odd_states, STATES),
+    "a variable of TensorFlow": (centring, [SET]),
 }
 # Losses of one model with an output for each
 NO_MEANS = ("dice", "positives")

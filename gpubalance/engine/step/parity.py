@@ -60,6 +60,12 @@ _LOSS_IS_DIVIDED = (
     "not exactly that of one device"
 )
 
+_SET_BY_EACH = (
+    "from samples. It is a tf.Variable, so each device sets its own, from its share "
+    "alone. Make it a keras.Variable: if a mean or a sum over samples sets that, it is "
+    "as on one device"
+)
+
 
 class ParityAnalysis:
     """Finds how each quantity of a step is made from parts, and collects the warnings.
@@ -99,6 +105,10 @@ class ParityAnalysis:
             self._judge_gradients(layers_add_means=not any(extra_exponents))
         weight_exponents = self._exponents_of_metrics() | self._exponents_of_layers()
         logs = {name: self._exponent_of_log(name) for name in step.logs}
+        for name in step.set_by_samples:
+            self._warnings.append(
+                f"the model {step.model.name} sets {name} {_SET_BY_EACH}"
+            )
         if not self._runs.is_finite():
             # Then the numbers show nothing.
             self._warnings = [*step.probing.warnings, *self._not_finite()]

@@ -226,7 +226,11 @@ def handles(variables: Iterable[Any]) -> set[int]:
     """The ids of the variables' handles, on every device."""
     found = set()
     for variable in variables:
-        value = variable._value  # its `value` may be one that a scope has for it
-        for local in getattr(value, "values", [value]):
-            found.add(id(local.handle))
+        # Its `value` may be one that a scope has for it
+        found |= handles_of(variable._value)
     return found
+
+
+def handles_of(variable: Any) -> set[int]:
+    """The ids of the handles of a variable of TensorFlow, on every device."""
+    return {id(local.handle) for local in getattr(variable, "values", [variable])}

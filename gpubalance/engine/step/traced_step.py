@@ -10,6 +10,7 @@ weights are made unequal, as those of the first batch may be equal by chance.
 from __future__ import annotations
 
 import inspect
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,13 +21,17 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.keras_patches import drawing_functions, name_of
-from gpubalance.engine.sources import dtypes_behind_samples
+from gpubalance.engine.sources import SAMPLES, dtypes_behind_samples, sources
 from gpubalance.engine.step.built import unchanged
 from gpubalance.engine.step.gradients import gradients_of
 from gpubalance.engine.step.logs import DeferredResults, Logs
 from gpubalance.engine.step.part import ParityProbe, Part, PartReplacements, part_of
 from gpubalance.engine.step.rounding import perturbed, with_half_sums_in_float32
-from gpubalance.engine.step.state import layer_variables, metric_variables
+from gpubalance.engine.step.state import (
+    handles_of,
+    layer_variables,
+    metric_variables,
+)
 from gpubalance.engine.step.step import replacements_for_parts
 from gpubalance.engine.step.sums import SKETCH_SCOPE, sketches_of
 
@@ -42,6 +47,8 @@ _PLUMBING = {
     "StopGradient",
     "PreventGradient",
 }
+# Operations that set a variable of TensorFlow, or rows of it.
+_SETTING = re.compile("Assign(Add|Sub)?VariableOp|ResourceScatter")
 _FIELDS = ("inputs", "labels", "sample weights")  # of a batch
 # Dropout keeps what draws at least its rate: so all is kept, up to a rate of 0.95.
 _DRAWN = 0.95
@@ -198,6 +205,7 @@ class TracedStep:
             after = [scope.get_current_value(variable) for variable in self._states]
         self.is_scaled = part.is_scaled
         self.changed = {id(change.variable) for change in part.changes}
+        self.set_by_samples = _set_by_samples(self.model, self.probing.states)
         quantities = self._quantities(before, after)
         self._names = list(quantities)
         self.dtypes = self._dtypes(quantities)
@@ -236,6 +244,27 @@ class TracedStep:
             of_gradients |= dtypes_behind_samples(target)
         dtypes["gradient"] = of_gradients
         return dtypes
+
+
+def _set_by_samples(model: Any, states: frozenset[int]) -> list[str]:
+    """The layers' tf.Variables, such as `my_layer.centre`, that this graph sets from samples.
+
+    Those of Keras are not among them, as the scope takes what is assigned to them.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    outside = {id(inner): id(outer) for outer, inner in graph.captures}
+    found = set()
+    for operation in graph.get_operations():
+        if _SETTING.match(operation.type):
+            handle, *values = operation.inputs
+            if any(SAMPLES in sources(value, states) for value in values):
+                found.add(outside.get(id(handle)))
+    names = []
+    for layer in model._flatten_layers() if found else ():
+        for name, value in vars(layer).items():
+            if isinstance(value, tf.Variable) and found & handles_of(value):
+                names.append(f"{layer.name}.{name}")
+    return names or ["a variable"] * bool(found)
 
 
 def state_name(variable: Any) -> str:
