@@ -114,14 +114,14 @@ def _prove_even(rounds: BalanceRounds, planned: Allocation, proof: Run) -> None:
         return
     split = split_over(even, len(rounds.request.devices))
     even_is_as_asked = rounds.estimates.is_as_asked(split)
-    told = even_is_faster(
+    faster_even = even_is_faster(
         proof,
         even,
         split,
         even_is_as_asked=even_is_as_asked,
         multiple=rounds.estimates.problem.multiple,
     )
-    rounds.warn(told)
+    rounds.warn(faster_even)
     if even_is_as_asked:
         allocated = replace(planned, split=split, step_time_s=even.step_time_s.median)
         rounds.estimates.learn(allocated, even)
