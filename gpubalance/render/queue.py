@@ -152,10 +152,10 @@ def _guessed_speeds(result: Queue) -> str:
             labels.append(result.label(share.device))
     if not labels:
         return ""
-    return (
-        f"the speed of {', '.join(labels)} is from a probe: no command has succeeded "
-        "there yet"
-    )
+    which = f"the speed of {labels[0]} is"
+    if len(labels) > 1:
+        which = f"the speeds of {', '.join(labels)} are"
+    return f"{which} from a probe: no command has succeeded there yet"
 
 
 def _commands(result: Queue) -> TextTable:
