@@ -25,7 +25,7 @@ from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _LONGEST = 200
-_PRECISE_S = 100
+_PRECISE_S = 99.95  # from there on 100.0 s
 
 
 def length_text(seconds: float) -> str:
