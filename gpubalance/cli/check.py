@@ -33,7 +33,7 @@ def check(
 
     if not settings.model:
         raise UsageError("check needs a model", remedy="--model train.py:build")
-    simulate = gpus.simulate or None
+    simulate = gpus.simulate
     if simulate is None and gpus.gpus is None:
         simulate = "1"
     machine = find_machine(simulate).slowed(gpus.time_scale)

@@ -66,13 +66,16 @@ class Invocation:
             )
 
 
-def take(context: typer.Context, path: Path | None) -> None:
+def take(context: typer.Context, file: str | None) -> None:
     """The callback of --config: makes the file's values the defaults of the flags."""
     if context.resilient_parsing:  # a shell asks for completions
         return
     invocation = context.ensure_object(Invocation)
     invocation.context = context
-    if path is not None:
+    if file == "":
+        raise UsageError("--config needs a value", remedy=_REMEDY)
+    if file is not None:
+        path = Path(file)
         invocation.config = path
         program = cast("TyperGroup", context.find_root().command)
         by_command = defaults(
@@ -185,7 +188,7 @@ def _show_help(ctx: typer.Context, wanted: bool) -> None:
 
 
 ConfigOption = Annotated[
-    Path | None,
+    str | None,
     typer.Option(
         "--config",
         metavar="FILE",
@@ -312,9 +315,9 @@ class Command(TyperCommand):
         # Path.is_file raises for a name that is too long.
         if output is not None and os.path.isfile(output):  # noqa: PTH113
             named = _files_named(
-                [value for value in ctx.params.values() if value is not output]
+                [value for name, value in ctx.params.items() if name != "output"]
             )
-            if output.resolve() in named:
+            if Path(output).resolve() in named:
                 raise UsageError(
                     f"-o {output} is a file that {ctx.info_name} reads",
                     remedy="give another -o",

@@ -32,6 +32,11 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
     """
     from gpubalance.system.state import temporary_beside
 
+    if str(path) == "-":
+        raise UsageError(
+            f"{option} - would write a file called -, not to stdout",
+            remedy="give a file's name",
+        )
     try:
         if path.exists() and not path.is_file():
             raise UsageError(

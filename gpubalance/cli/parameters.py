@@ -123,11 +123,8 @@ def _options(record: type[Record], names: Sequence[str]) -> Iterator[Parameter]:
         field = record.model_fields[name]
         shown: Any = field.json_schema_extra
         kinds = [field.annotation, *get_args(field.annotation)]
-        kind: Any = str
-        if bool in kinds:
-            kind = bool
-        elif Path in kinds:
-            kind = Path
+        # A path is text too until it is known not to be empty: Path("") is the current folder
+        kind: Any = bool if bool in kinds else str
         is_list = any(get_origin(kind) is tuple for kind in kinds)
         option = typer.Option(
             *shown["flags"],
@@ -166,7 +163,7 @@ def _made(command: str, record: type[Record], typed: Mapping[str, Any]) -> Recor
         flag = flag_of(record, name)
         if flag in _WITH_COMMAS and isinstance(value, list):
             value = re.findall(r"[^,\s]+", " ".join(value))
-        if value in ([], [""]):
+        if value in ("", [], [""]):
             raise UsageError(f"{flag} needs a value", remedy=remedy)
         if flag == "--noise-scale" and value is not None:
             value = noise_scale(value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpubalance.errors import Interrupted
 from gpubalance.jobs.endings import attach_partial, raise_if_refused
 from gpubalance.jobs.events import Watch
 from gpubalance.jobs.measure.measurer import group_for
@@ -26,13 +27,15 @@ def check(request: RunRequest, watch: Watch, devices: Sequence[Device]) -> Model
     `devices` are those that would share a batch, as far as they are known.
 
     Raises BadInput for a model or data that can't be measured, and with the result for a model that
-    a split can't train.
+    a split can't train, and Interrupted.
     """
-    with group_for(
-        request, watch, TimeLimit(request.measuring.time_limit_s), purpose="check"
-    ) as worker_group:
-        worker_group.start()
-        facts = worker_group.facts
+    limit = TimeLimit(request.measuring.time_limit_s)
+    try:
+        with group_for(request, watch, limit, purpose="check") as worker_group:
+            worker_group.start()
+            facts = worker_group.facts
+    except KeyboardInterrupt as interrupt:
+        raise Interrupted.by(interrupt, remedy="nothing was checked yet") from None
     found = ModelCheck(
         created=now(),
         settings=request.settings,

@@ -58,9 +58,11 @@ def three_digits(value: float) -> str:
 
 def _scaled(value: float, units: Units) -> str:
     """In the largest of the units of which it is one or more when rounded, else in the last."""
-    large_enough = (unit for unit in units if abs(value) >= 0.9995 * unit[0])
-    scale, name = next(large_enough, units[-1])
-    return f"{three_digits(value / scale)} {name}"
+    # Without the division's own error, by which 0.0009995 s would be less than 0.9995 ms
+    parts = [(round(value / scale, 12), name) for scale, name in units]
+    large_enough = (part for part in parts if abs(part[0]) >= 0.9995)
+    number, name = next(large_enough, parts[-1])
+    return f"{three_digits(number)} {name}"
 
 
 def all_digits(value: float) -> str:
@@ -155,4 +157,5 @@ def format_percent(part: float | None, digits: int = 0) -> str:
     """`94 %` for 0.94; `n/a` for an unknown fraction."""
     if part is None:
         return NOT_AVAILABLE
-    return f"{100 * part:.{digits}f} %"
+    percent = round(100 * part, digits) or 0.0  # never -0
+    return f"{percent:.{digits}f} %"

@@ -140,10 +140,10 @@ def _device_verdict(pair: _Pair, device: DeviceRatio) -> str:
         return f"{label} is in {pair.names[0]} only"
     if device.ratio is None:
         return f"{label}: no verdict, as the two have no batch size in common"
-    sizes = f"{len(device.points)} batch size"
+    sizes = "at the one batch size"
     if len(device.points) > 1:
-        sizes += "s"
-    what = f"the samples/s over the {sizes} that both have"
+        sizes = f"over the {len(device.points)} batch sizes"
+    what = f"the samples/s {sizes} that both have"
     return f"{label}: {_judged(pair, device.ratio, what)}"
 
 

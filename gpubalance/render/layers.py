@@ -6,9 +6,18 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from rich.cells import cell_len
+
 from gpubalance.numbers.units import format_percent, format_seconds
 from gpubalance.render.rates import per_s, rate_text, slowed_text
-from gpubalance.render.table import BLANK, CUT_SHORT, Paragraph, device_table, prose
+from gpubalance.render.table import (
+    BLANK,
+    CUT_SHORT,
+    Paragraph,
+    aligned,
+    device_table,
+    prose,
+)
 from gpubalance.results.layers import Layers, LayersRound, Span, Stage
 from gpubalance.settings.batch_split import count_text, run_text
 from gpubalance.settings.device import Device
@@ -137,14 +146,14 @@ def blocks_text(stage: Stage) -> str:
 def timeline_lines(result: Layers, width: int) -> list[str]:
     """`GPU:0 FfFfBbBb…` for each device; each column shows what takes most of its time."""
     labels = {stage.device: result.label(stage.device) for stage in result.stages}
-    left = max(map(len, labels.values())) + 2
+    left = max(map(cell_len, labels.values())) + 2
     columns = max(_LEAST_COLUMNS, width - left)
     step_s = result.timeline.step_time_s
     signs = "F forward, B backward, U update, - transfer, . bubble"
     lines = prose(f"a step of {format_seconds(step_s)}: {signs}", width)
     for device, label in labels.items():
         row = _timeline_row(result.timeline.spans(device), step_s / columns, columns)
-        lines.append(f"{label:<{left}}{row}")
+        lines.append(aligned(label, left) + row)
     return lines
 
 

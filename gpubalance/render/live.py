@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpubalance.numbers.units import format_bytes, format_rate, format_seconds
 from gpubalance.render.devices import state_text, throttled_text
 from gpubalance.render.probe import curve_lines, device_line
 from gpubalance.render.rates import per_s
-from gpubalance.render.table import prose, shorten, sparkline
+from gpubalance.render.table import aligned, prose, shorten, sparkline
 from gpubalance.results.probe import CurvePoint
 from gpubalance.results.timing import Moment
 from gpubalance.settings.device import Device
@@ -104,7 +105,7 @@ _CELLS: Mapping[str, Callable[[DeviceRow], str]] = {
 
 def header_lines(text: str, left: str, width: int) -> list[Text]:
     """What is being done and how much is left, on as few lines as the width allows."""
-    gap = width - len(text) - len(left)
+    gap = width - cell_len(text) - cell_len(left)
     if left and gap >= 2:
         return [Text.assemble(text, " " * gap, (left, "dim"))]
     lines = [Text(line) for line in prose(text, width)]
@@ -165,10 +166,11 @@ def _table(
     for name in _BY_WORTH:
         head = "" if name in _WITHOUT_HEAD else name
         cells = [head] + [_CELLS[name](row) for row in shown]
-        length = max(map(len, cells))
+        length = max(map(cell_len, cells))
         if name in order and any(cells[1:]) and length + 2 <= left:
-            aligned = str.ljust if name in _LEFT else str.rjust
-            columns[name] = [Text(aligned(cell, length)) for cell in cells]
+            columns[name] = [
+                Text(aligned(cell, length, left=name in _LEFT)) for cell in cells
+            ]
             left -= length + 2
     if bar:
         room = min(_LONGEST_BAR, left + _SHORTEST_BAR)
@@ -217,7 +219,7 @@ def _total_line(name: str, rates: Sequence[float], width: int) -> Text:
     if rates:
         rate = per_s(rates[-1])
     text = shorten(f"{name}  {rate}  ", width)
-    room = max(0, min(_LONGEST_BAR, width - len(text)))
+    room = max(0, min(_LONGEST_BAR, width - cell_len(text)))
     shown = list(rates)[max(0, len(rates) - room) :]
     return Text.assemble(text, (sparkline(shown), "cyan"))
 

@@ -47,16 +47,18 @@ from gpubalance.results.plan import (
 from gpubalance.settings.batch_split import share_text
 from gpubalance.settings.device import Device
 
-# Why a device has no more samples, to follow its name.
+# Why a device has no more samples, to follow its name; and the words for one or several devices.
 _REASONS = {
-    "memory": "is limited by its memory ({limit})",
-    "max batch": "was measured only up to {limit}",
+    "memory": "{is} limited by {its} memory ({limit})",
+    "max batch": "{was} measured only up to {limit}",
     "speed": "could take more, but the others would wait",
     "granularity": "could take more, but {multiple} more would make the others wait",
     "global batch": "could take more with a larger global batch",
     "plateau": "could take more, but no larger global batch gives clearly more {aim}",
-    "sync": "would add less {aim} than its sync costs",
+    "sync": "would add less {aim} than {its} sync costs",
 }
+_ONE = {"is": "is", "was": "was", "its": "its"}
+_SEVERAL = {"is": "are", "was": "were", "its": "their"}
 _WAITED_FOR = {"speed", "granularity"}  # if all devices have these, nobody would wait
 
 
@@ -246,24 +248,24 @@ def bounds_text(plan: Plan) -> str:
     all_waited_for = all(share.binds in _WAITED_FOR for share in shares)
     labels_by_reason: dict[str, list[str]] = {}
     for share in shares:
-        reason = _REASONS[share.binds].format(
-            limit=share.limit, multiple=plan.batch_multiple, aim=aim_text(plan)
-        )
-        if all_waited_for:
-            reason = _bound_of_all(plan)
+        binds = _bound_of_all(plan) if all_waited_for else share.binds
+        reason = _REASONS[binds].replace("{limit}", str(share.limit))
         labels_by_reason.setdefault(reason, []).append(plan.label(share.device))
-    reasons = sorted(labels_by_reason, key=lambda reason: reason.startswith("could"))
-    return "; ".join(
-        f"{', '.join(labels_by_reason[reason])} {reason}" for reason in reasons
-    )
+    texts = []
+    for reason in sorted(labels_by_reason, key=lambda text: text.startswith("could")):
+        labels = labels_by_reason[reason]
+        words = _ONE if len(labels) == 1 else _SEVERAL
+        why = reason.format(multiple=plan.batch_multiple, aim=aim_text(plan), **words)
+        texts.append(f"{', '.join(labels)} {why}")
+    return "; ".join(texts)
 
 
 def _bound_of_all(plan: Plan) -> str:
-    """Why devices that finish together, none of them full, have no more."""
+    """What binds devices that finish together, none of them full."""
     splits = [prediction.split for prediction in plan.predicted.by_global_batch]
     if any(split.global_batch > plan.global_batch for split in splits):
-        return _REASONS["plateau"].format(aim=aim_text(plan))
-    return _REASONS["global batch"]
+        return "plateau"
+    return "global batch"
 
 
 def aim_text(plan: Plan) -> str:
@@ -288,7 +290,7 @@ def left_out_text(plan: Plan, left_out: LeftOut) -> str:
     why = ""
     if share.binds == "sync":
         aim = "goodput" if by_goodput else "throughput"
-        why = f", as it {_REASONS['sync'].format(aim=aim)}"
+        why = f", as it {_REASONS['sync'].format(aim=aim, **_ONE)}"
     without = _without(plan, left_out.gain)
     if by_goodput:
         without += ", by goodput"

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
 
+from rich.cells import cell_len
 from rich.text import Text
 
 from gpubalance.numbers.units import NOT_AVAILABLE
@@ -14,6 +15,7 @@ from gpubalance.render.table import (
     WIDTH,
     Paragraph,
     TextTable,
+    aligned,
     device_table,
     names_of,
     shorten,
@@ -23,7 +25,7 @@ from gpubalance.settings.device import Device
 from gpubalance.text import clean
 
 _LONGEST = 200
-_PRECISE_S = 100
+_PRECISE_S = 99.95  # from there on 100.0 s
 
 
 def length_text(seconds: float) -> str:
@@ -66,10 +68,10 @@ def running_lines(
     """What each device runs, since when, and the last line that this printed, if there is room."""
     now_s = time.monotonic()
     by_device = {run.device: run for run in running}
-    label_width = max(len(device.label) for device in devices)
+    label_width = max(cell_len(device.label) for device in devices)
     lines = []
     for number, device in enumerate(devices):
-        label = f"{device.label:<{label_width}}"
+        label = aligned(device.label, label_width)
         run = by_device.get(number)
         if run is None:
             lines.append(Text(f"{label}  idle", "dim"))
@@ -152,10 +154,10 @@ def _guessed_speeds(result: Queue) -> str:
             labels.append(result.label(share.device))
     if not labels:
         return ""
-    return (
-        f"the speed of {', '.join(labels)} is from a probe: no command has succeeded "
-        "there yet"
-    )
+    which = f"the speed of {labels[0]} is"
+    if len(labels) > 1:
+        which = f"the speeds of {', '.join(labels)} are"
+    return f"{which} from a probe: no command has succeeded there yet"
 
 
 def _commands(result: Queue) -> TextTable:
@@ -172,7 +174,7 @@ def _commands(result: Queue) -> TextTable:
             ]
         rows.append([f"{command.number:03}", *cells, clean(command.command, _LONGEST)])
     *columns, _ = zip(*rows, strict=True)
-    room = WIDTH - sum(max(map(len, column)) + 2 for column in columns)
+    room = WIDTH - sum(max(map(cell_len, column)) + 2 for column in columns)
     for row in rows:
         row[-1] = shorten(row[-1], room)
     return TextTable(rows, left=(0, 1, 4))

@@ -6,6 +6,8 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from rich.cells import cell_len, set_cell_size
+
 from gpubalance.numbers.units import (
     NOT_AVAILABLE,
     format_bytes,
@@ -136,21 +138,29 @@ def table(
     each row becomes a sentence.
     """
     full_rows = [row for row in rows if len(row) > 1]
-    widths = [max(map(len, column)) for column in zip(*full_rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*full_rows, strict=True)]
     lines = []
     for row in rows:
         cells = []
         for place, (cell, cell_width) in enumerate(zip(row, widths, strict=False)):
-            align = str.ljust if place in left else str.rjust
-            cells.append(align(cell, cell_width))
+            cells.append(aligned(cell, cell_width, left=place in left))
         lines.append((indent + "  ".join(cells)).rstrip())
-    if width is None or max(map(len, lines)) <= width:
+    if width is None or max(map(cell_len, lines)) <= width:
         return lines
     heads, *others = rows
     sentences = []
     for row in others:
         sentences += prose(_row_sentence(heads, row), width)
     return sentences
+
+
+def aligned(text: str, width: int, *, left: bool = True) -> str:
+    """The text in a column of that width, at its left or its right.
+
+    A Chinese character or an emoji takes two of a terminal's columns, so `len` does not count them.
+    """
+    space = " " * (width - cell_len(text))
+    return text + space if left else space + text
 
 
 def _row_sentence(heads: Sequence[str], row: Sequence[str]) -> str:
@@ -182,16 +192,19 @@ def sparkline(values: Sequence[float], *, minimum: float | None = None) -> str:
 
 def shorten(text: str, width: int) -> str:
     """The text, cut at its end to a width, with an ellipsis."""
-    if len(text) <= width:
+    if cell_len(text) <= width:
         return text
-    return text[: width - 1] + "…"
+    return set_cell_size(text, width - 1) + "…"
 
 
 def shorten_front(text: str, width: int) -> str:
     """The text, cut at its beginning to a width of at least 2, with an ellipsis."""
-    if len(text) <= width:
+    if cell_len(text) <= width:
         return text
-    return "…" + text[-max(1, width - 1) :]
+    end = text
+    while end and cell_len(end) >= width:
+        end = end[1:]
+    return f"…{end}"
 
 
 def exact(cell: Cell, column: Column) -> str:
@@ -272,7 +285,7 @@ def device_table(
         row += [text_of(record) for text_of in leads.values()]
         row += [_figure(column, record) for column in columns]
         rows.append(row)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     excess = sum(widths) + 2 * (len(widths) - 1) - WIDTH
     if excess > 0 and "" in leads:
         for row in rows:

@@ -125,7 +125,7 @@ class LeftOut(Record):
     """
 
     device: Count
-    gain: Annotated[Part | None, Shown("throughput would change by")]
+    gain: Annotated[Part | None, Shown("throughput or goodput would change by")]
     sync_s: Annotated[Number | None, Shown("sync with it")] = None
 
 

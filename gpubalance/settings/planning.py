@@ -6,8 +6,9 @@ import re
 from reprlib import repr as short_repr
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
+from gpubalance.errors import UsageError
 from gpubalance.settings.measuring import EACH, Margin, margin_option
 from gpubalance.settings.record import (
     Count,
@@ -51,6 +52,7 @@ class PlanRequest(Record):
     `batch_multiple` null is the probe's. `margin_bytes` are kept free beyond what a joint run
     takes. `from_batch` is the global batch that the current learning rate suits. With
     `noise_scale`, the gradient noise scale in samples, goodput is maximised, not throughput.
+    Raises UsageError for a global batch above its own upper limit.
     """
 
     global_batch: Count | None = split_option(
@@ -91,6 +93,16 @@ class PlanRequest(Record):
         "Sync of a step in seconds, as `run` shows it: everything except the slowest "
         "compute and update.",
     )
+
+    @model_validator(mode="after")
+    def _is_within_its_limit(self) -> PlanRequest:
+        wanted, maximum = self.global_batch, self.max_global_batch
+        if wanted is not None and maximum is not None and wanted > maximum:
+            raise UsageError(
+                f"--global-batch {wanted} is more than --max-global-batch {maximum}",
+                remedy="leave one of them out",
+            )
+        return self
 
 
 class Rounds(Record):

@@ -24,7 +24,7 @@ SHORT = ("--windows", "1", "--duration", "0.6", "--round-duration", "0.5")
 
 @cases(
     "wanted, code, told",
-    ("--global-batch 128 --max-global-batch 64", 2, "128\n  → the nearest that is "),
+    ("--global-batch 128 --max-global-batch 64", 2, "128 is more than --max-global-"),
     ("--global-batch 100", 2, "→ --batch-multiple 4 allows it; or the nearest "),
     ("--margin 100GiB", 5, "no device can keep 100 GiB free: the largest has "),
     ("--global-batch 100000", 2, "a global batch of 100,000 is too large: at most "),

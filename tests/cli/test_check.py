@@ -10,6 +10,7 @@ import pytest
 from gpubalance.results.checkup import ModelCheck
 from tests.cli.program import QUICK_PAIR, SHORT, TINY, gpubalance, here, one_line
 from tests.support.cases import cases
+from tests.support.in_process import Program
 
 forked = pytest.mark.usefixtures("forked")
 
@@ -180,3 +181,15 @@ def test_the_next_command_has_the_settings_that_were_checked() -> None:
 @pytest.mark.usefixtures("in_process")
 def test_without_a_model_there_is_nothing_to_check() -> None:
     assert "→ --model train.py:build" in here("check", code=2).stderr
+
+
+def test_an_interrupted_check_says_so(
+    monkeypatch: pytest.MonkeyPatch, in_process: Program
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gpubalance.jobs.check.group_for", interrupted)
+    done = in_process(["check", "--model", "small"])
+    told = "interrupted: nothing was checked yet\n"
+    assert (done.code, done.out, done.err) == (130, "", told)

@@ -148,12 +148,12 @@ def test_a_failure_is_told_with_its_end_and_the_others_go_on(tmp_path: Path) -> 
 def test_a_speed_that_no_command_has_shown_says_so(tmp_path: Path) -> None:
     save(probe_of(simulated_devices(QUICK_PAIR)[0]))
     done = here("queue", written(tmp_path, "false"), *PAIR, code=6, cwd=tmp_path)
-    by_probe = "the speed of GPU:0, GPU:1 is from a probe: no command has succeeded "
+    by_probe = "the speeds of GPU:0, GPU:1 are from a probe: no command has succeeded "
     assert by_probe in done.stdout
     assert "  → fix them; --resume continues it:\n" in done.stderr
     sleeps = written(tmp_path, "sleep 0.2", "sleep 0.2")
     well = here("queue", sleeps, *PAIR, code=0, cwd=tmp_path)
-    assert "is from a probe" not in well.stdout
+    assert "from a probe" not in well.stdout
 
 
 def test_resume_runs_only_mended_lines_also_on_fewer_devices(tmp_path: Path) -> None:

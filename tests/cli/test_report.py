@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from gpubalance.cli.report import ReportOptions, report
 from gpubalance.errors import GpubalanceError
 from tests.cli.program import broken, gpubalance, here
 from tests.render import samples
+from tests.support.cases import cases
 
 
 def test_a_page_and_pictures_of_two_results_of_one_name(tmp_path: Path) -> None:
@@ -84,6 +86,19 @@ def test_a_copy_to_share_is_written_and_what_it_lacks_is_told(tmp_path: Path) ->
     ):
         with pytest.raises(GpubalanceError, match=says):
             report(results, ReportOptions(share=copy))
+
+
+@cases(
+    "words",
+    ("report", str(samples.RUN), "--html", "-"),
+    ("report", str(samples.RUN), "--share", "-"),
+    ("run", "--simulate", "2", "--dry-run", "-o", "-"),
+)
+def test_a_dash_is_no_file_to_write(words: Sequence[str], tmp_path: Path) -> None:
+    done = here(*words, code=2, cwd=tmp_path)
+    told = f"error: {words[-2]} - would write a file called -, not to stdout\n"
+    assert told in done.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def test_without_an_option_it_prints_what_each_command_printed() -> None:

@@ -47,6 +47,26 @@ def test_a_list_takes_no_option_for_its_value(in_process: Program, words: str) -
     assert re.match(r"error: --(gpus|batches|model) needs a value\n", done.err)
 
 
+@cases(
+    "words",
+    *("plan --simulate", "check --model", "run --data", "balance --hosts", "probe -o"),
+    *(
+        "run --config",
+        "run --tensorboard",
+        "balance --script",
+        "plan --curve",
+        "report x.json --html",
+    ),
+)
+@cases("empty", ["", "--quiet"], [""])
+def test_an_empty_value_is_refused_and_its_option_named(
+    in_process: Program, words: str, empty: list[str]
+) -> None:
+    done = in_process([*words.split(), *empty])
+    assert (done.code, done.out) == (2, "")
+    assert re.match(r"error: --\w+ needs a value\n", done.err)
+
+
 def test_a_result_behind_a_list_is_the_argument(in_process: Program) -> None:
     """Plan's is optional, so nothing is missing if the list takes it."""
     done = in_process(["plan", "--simulate", "2", "--gpus", "0", "1", "p.json"])

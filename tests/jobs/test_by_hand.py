@@ -16,7 +16,7 @@ from gpubalance.jobs.balance.joint_workers import JointWorkers
 from gpubalance.jobs.events import TimeLeft
 from gpubalance.jobs.measure.input_pipeline import held_against, measure_input_pipeline
 from gpubalance.jobs.measure.stopping import StoppingRule
-from gpubalance.jobs.measure.warnings import FIRST, too_slow, too_slow_windows
+from gpubalance.jobs.measure.warnings import FIRST, resumed, too_slow, too_slow_windows
 from gpubalance.jobs.measure.window import Workload
 from gpubalance.jobs.probe.attempts import Attempts
 from gpubalance.jobs.probe.curve import Work
@@ -152,6 +152,24 @@ def test_a_wait_for_data_does_not_make_a_machine_slow() -> None:
         windows = windows_of(usual, late_part=0.9)
         fault = too_slow_windows(workload, windows, SMALL, JOINT)
         assert (fault is not None) == is_slow
+
+
+@cases(
+    "count, told",
+    (
+        1,
+        "1 of its windows was measured before it was interrupted, after a warm-up of its",
+    ),
+    (
+        2,
+        "2 of its windows were measured before it was interrupted, after a warm-up of their",
+    ),
+)
+def test_windows_before_an_interruption_had_their_own_warm_up(
+    count: int, told: str
+) -> None:
+    (warned_of,) = resumed(count)
+    assert warned_of.message.startswith(f"{told} own. ")
 
 
 def test_how_long_the_rest_of_a_curve_takes() -> None:

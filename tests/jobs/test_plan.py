@@ -239,9 +239,13 @@ def test_a_global_batch_that_only_micro_batches_make_possible_says_so() -> None:
     assert error.value.message == too_large
     found = "the nearest that is possible: 1744; or --accumulate auto reaches it with micro-batches"
     assert error.value.remedy == found
-    with pytest.raises(UsageError) as error:
-        planned(global_batch=128, max_global_batch=64)
-    assert error.value.remedy == "the nearest that is possible: 64"
+
+
+def test_a_global_batch_above_its_upper_limit_names_both() -> None:
+    both = "--global-batch 128 is more than --max-global-batch 127"
+    with pytest.raises(UsageError, match=both):
+        planned(global_batch=128, max_global_batch=127)
+    assert planned(global_batch=128, max_global_batch=128).global_batch == 128
 
 
 @cases(

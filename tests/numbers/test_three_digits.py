@@ -48,6 +48,9 @@ def test_three_digits_or_all_of_a_whole_number(value: float, sign: int) -> None:
     (0.99949, "999 ms"),
     (0.9996, "1.00 s"),
     (9.996e-4, "1.00 ms"),
+    (9.995e-4, "1.00 ms"),
+    (-9.995e-4, "-1.00 ms"),
+    (9.995e-7, "1.00 µs"),
     (99.97, "100 s"),
     (1e-6, "1.00 µs"),
     (4.87e-7, "0.49 µs"),
@@ -95,6 +98,8 @@ def test_rates_parts_and_durations_are_rounded_as_said() -> None:
     assert format_percent(None) == "n/a"
     parts = [format_percent(0.12345, 1), format_percent(0.005), format_percent(-0.03)]
     assert parts == ["12.3 %", "0 %", "-3 %"]
+    nothing = [format_percent(-1e-4, 1), format_percent(-0.0), format_percent(-0.005)]
+    assert nothing == ["0.0 %", "0 %", "0 %"]
     durations = [format_duration(seconds) for seconds in (0.2, 1.6, 99.4, 100, 3600)]
     assert durations == ["1 s", "2 s", "99 s", "2 min", "60 min"]
     pairs = (14, 30), (0.2, 1.2), (80, 130), (130, 200)

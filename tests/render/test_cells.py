@@ -71,6 +71,11 @@ def test_a_plan_s_gains_are_shown_in_percent() -> None:
         assert short(0.064, column) == "6.4 %"
 
 
+def test_a_gain_is_not_said_to_be_of_throughput_only() -> None:
+    (column,) = columns_of(LeftOut, "gain")
+    assert column.label == "throughput or goodput would change by"
+
+
 def test_a_records_columns_read_its_fields() -> None:
     replica = Replica(
         device=1,

@@ -68,6 +68,14 @@ def test_a_verdict_of_a_machine_that_was_not_quiet_carries_it(tmp_path: Path) ->
     assert says in one_line(same)
 
 
+def test_one_batch_size_in_common_is_told_as_one(tmp_path: Path) -> None:
+    probe = sampled(probe_of(DEVICES))
+    probes = [altered(one, curve=one.curve[:1]) for one in probe.probes]
+    short = altered(probe, probes=tuple(probes))
+    text = comparison_text(compared_in(tmp_path, {"a": probe, "b": short}))
+    assert "the samples/s at the one batch size that both have (" in one_line(text)
+
+
 def test_two_plans_that_never_ran_are_told_of_together(tmp_path: Path) -> None:
     plans = {"a": plan_of(), "b": altered(plan_of(), created="later")}
     text = one_line(comparison_text(compared_in(tmp_path, plans)))

@@ -13,6 +13,7 @@ from gpubalance.render.live import (
     own_lines,
 )
 from tests.render.measurements import PAIR
+from tests.support.altered import altered
 from tests.support.cases import cases
 
 
@@ -84,6 +85,12 @@ def test_as_many_devices_as_fit_have_a_row() -> None:
     assert not any(line.startswith("…") for line in texts(split, height=12))
     assert joint_lines({}, 80, 24) == []
     assert own_lines([DeviceRow(PAIR[0], 8)], 13, 24)[0].plain == "device  batch"
+
+
+def test_rows_are_aligned_where_a_name_is_twice_as_wide() -> None:
+    wide = altered(PAIR[0], name="显卡🚀")
+    lines = joint_lines({"": LiveSplit((wide, PAIR[1]), (8, 8))}, 80, 24)
+    assert len({line.cell_len for line in lines[:3]}) == 1
 
 
 @cases(

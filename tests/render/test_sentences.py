@@ -115,6 +115,14 @@ def test_why_devices_have_no_more(plan: Plan) -> None:
     limited = "GPU:1 is limited by its memory (641)"
     waits = "GPU:0 could take more, but the others would wait"
     assert bounds_text(full) == f"{limited}; {waits}"
+    shares = [
+        altered(share, limit=640) for share in with_binds(plan, *2 * ["memory"]).shares
+    ]
+    both_full = altered(plan, shares=tuple(shares))
+    assert bounds_text(both_full) == "GPU:0, GPU:1 are limited by their memory (640)"
+    shares = [altered(share, binds="max batch") for share in shares]
+    untried = altered(plan, shares=tuple(shares))
+    assert bounds_text(untried) == "GPU:0, GPU:1 were measured only up to 640"
     alike = with_binds(plan, "global batch", "global batch")
     both = "GPU:0, GPU:1 could take more"
     assert bounds_text(alike) == f"{both} with a larger global batch"

@@ -36,6 +36,13 @@ def test_a_table_that_does_not_fit_becomes_sentences() -> None:
     assert table(without_head, width=3) == ["GPU:0 A: rate 1000"]
 
 
+def test_columns_are_aligned_where_characters_are_two_wide() -> None:
+    rows = [("", "name", "rate"), ("GPU:0", "显卡", "10"), ("GPU:1", "🚀", "显")]
+    left = ["       name  rate", "GPU:0  显卡    10", "GPU:1  🚀      显"]
+    assert table(rows, left=(0, 1), width=17) == left
+    assert table(rows, left=(0, 1), width=16)[0].startswith("GPU:0: name 显卡")
+
+
 @cases(
     "values, minimum, ticks",
     ([], None, ""),
@@ -58,6 +65,20 @@ def test_ticks_are_as_high_as_their_values(
 def test_texts_are_cut_to_a_width(width: int, end: str, front: str) -> None:
     assert shorten("abcdef", width) == end
     assert shorten_front("abcdef", width) == front
+
+
+@cases(
+    "width, end, front",
+    (8, "显卡显卡", "显卡显卡"),
+    (7, "显卡显…", "…卡显卡"),
+    (6, "显卡 …", "…显卡"),
+    (2, " …", "…"),
+)
+def test_wide_characters_are_cut_by_their_width(
+    width: int, end: str, front: str
+) -> None:
+    assert shorten("显卡显卡", width) == end
+    assert shorten_front("显卡显卡", width) == front
 
 
 def test_prose_is_wrapped_but_not_behind_a_sign_nor_within_a_word() -> None:

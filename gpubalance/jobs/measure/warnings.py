@@ -138,12 +138,12 @@ def resumed(count: int, what: str = "windows") -> list[Warning_]:
     """The warning that so many of these were measured before an interruption, if any were."""
     if not count:
         return []
+    verb, whose = ("was", "its") if count == 1 else ("were", "their")
     since = ""
     if what == "windows":
         since = (
-            ", after a warm-up of their own. Telemetry covers the other windows only"
+            f", after a warm-up of {whose} own. Telemetry covers the other windows only"
         )
-    verb = "was" if count == 1 else "were"
     return [warning("resumed", count=count, what=f"{what} {verb}", since=since)]
 
 
