@@ -442,6 +442,9 @@ class Steps(KerasFunctions):
                 raise fault
             self._warnings.warn_once(text)
         if what == "train":
+            if shares.accumulates:
+                for text in combine_rules.warned_with_micro_batches:
+                    self._warnings.warn_once(text)
             self._combine_rules = combine_rules
             combine_rules.refuse_small(shares.smallest, self.model)
             # Only the check has counted the step's operations by type. The fingerprint is these
