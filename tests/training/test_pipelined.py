@@ -339,6 +339,32 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
             layers.fit(model, inputs["left"], labels["kind"], verbose=0)
 
 
+def test_samples_that_do_not_fit_are_named_as_in_a_split() -> None:
+    layers = layers_for(compiled(dense()))
+    with layers.scope():
+        model = compiled(dense())
+    x, y = numbers(_SAMPLES)
+    outside = np.where(np.arange(_SAMPLES) == 9, 7, y)
+    narrow = r"does not fit the model sequential\w*: expected shape=\(None, 6\), found"
+    label = r"the label \(y\) 7, but the model has 3 classes"
+
+    def named(text: str, method: Any, *given: Any, **options: Any) -> None:
+        with refused(text):
+            method(model, *given, **options, verbose=0)
+
+    for _ in range(2):  # while the step is traced, and later
+        for method in (layers.fit, layers.evaluate):
+            named(f"^x {narrow}", method, x[:, :2], y)
+            named(label, method, x, outside)
+            named("they are one-hot", method, x, np.eye(3)[y])
+            named("are text", method, x, y.astype(str))
+        named(f"^x {narrow}", layers.predict, x[:, :2])
+        of_fit = {"validation_data": (x[:, :2], y)}
+        named(f"^x of validation_data {narrow}", layers.fit, x, y, **of_fit)
+        layers.evaluate(model, x, y, verbose=0)
+        layers.predict(model, x, verbose=0)
+
+
 def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:
     """By the batch's first samples, as in a split: its micro-batches would be something else."""
 
