@@ -161,6 +161,25 @@ def test_keras_and_each_cut_go_on_from_the_same_weights() -> None:
         assert found == pytest.approx(found[:1] * 3)
 
 
+def test_models_that_share_layers_follow_the_weights() -> None:
+    """A feature extractor, and a model around the trained one, that predicted before the cut."""
+    layers = layers_for(compiled(dense()))
+    with layers.scope():
+        model = compiled(dense())
+        extractor = keras.Model(model.inputs, model.layers[-1].output)
+        given = keras.Input((6,))
+        around = keras.Model(given, 2 * model(given))
+        other = compiled(dense())
+    x, y = numbers(_SAMPLES)
+    for one in (extractor, around, other):
+        one.predict(x, verbose=0)
+    layers.fit(model, x, y, verbose=0)
+    now = model(x).numpy()
+    assert largest([extractor.predict(x, verbose=0)], [now]) < 1e-6
+    assert largest([around.predict(x, verbose=0)], [2 * now]) < 1e-6
+    assert other.predict_function  # it shares none
+
+
 def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
     """Evaluate has cut the model, and so has fixed what fit trains."""
     inputs, labels = of_two(_SAMPLES)
