@@ -317,6 +317,12 @@ def test_a_weight_is_never_used_by_another_device_unseen() -> None:
     same.compile("sgd", "mse")
     with pytest.raises(PlanMismatch, match="other layers than"):
         layers_for(three(again=False), 3).fit(same, inputs, inputs)
+    quantized = three(again=False)
+    layers = layers_for(quantized)
+    layers.predict(quantized, inputs, verbose=0)
+    quantized.quantize("int8")
+    with pytest.raises(PlanMismatch, match="other layers than"):
+        layers.predict(quantized, inputs, verbose=0)
     first = of.Dense(6)
     own = of.Lambda(lambda one: one @ ops.transpose(first.kernel))
     tied = keras.Sequential([keras.Input((6,)), first, of.ReLU(), own])
