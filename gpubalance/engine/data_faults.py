@@ -11,7 +11,9 @@ import numpy as np
 import tensorflow as tf
 
 from gpubalance.engine.keras_patches import is_keras_own
+from gpubalance.engine.users_errors import own_traceback
 from gpubalance.errors import BadInput
+from gpubalance.remedies import match
 
 TEXT_LABELS = (
     "number them: names, y = numpy.unique(y, return_inverse=True); in a dataset, "
@@ -75,11 +77,49 @@ def of_label_outside_classes(text: str) -> BadInput | None:
     )
 
 
-def of_inputs(model: Any, inputs: Any, name: str) -> BadInput | None:
+def of_graph(
+    error: tf.errors.InvalidArgumentError,
+    model: Any,
+    method: str,
+    inputs: Any,
+    *,
+    validates: bool,
+) -> BadInput:
+    """The error to raise in place of TensorFlow's, raised when a graph ran in Keras' `method`.
+
+    For `inputs` and `validates` see `of_inputs`.
+    """
+    text = str(error)
+    fault = of_label_outside_classes(text) or of_inputs(
+        model, inputs, validates=validates
+    )
+    if fault is not None:
+        return fault
+    known = match(text)
+    return BadInput(
+        f"{method} of the model {model.name} failed:\n{own_traceback(error)}",
+        cause=known.cause if known else "",
+        remedy=known.remedy if known else "",
+    )
+
+
+def input_specs(batch: Any) -> Any:
+    """TensorSpecs of a batch's inputs."""
+    # A user's own `train_step` may take more parts than Keras' unpacking knows.
+    has_parts = isinstance(batch, tuple | list) and len(batch) > 0
+    return tf.nest.map_structure(
+        lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
+        batch[0] if has_parts else batch,
+    )
+
+
+def of_inputs(model: Any, inputs: Any, *, validates: bool) -> BadInput | None:
     """The error for inputs whose shape the model refuses, in Keras' words; else None.
 
     A step is traced for inputs of any shape that came, so TensorFlow's error is a kernel's.
+    `inputs` are TensorSpecs; if it `validates`, they are those of `fit`'s validation_data.
     """
+    name = "x of validation_data" if validates else "x"
     try:
         model(tf.nest.map_structure(_symbolic, inputs))
     except ValueError as error:

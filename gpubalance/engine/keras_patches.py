@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import re
 import threading
@@ -463,13 +464,21 @@ def move(variable: Any, device: str) -> None:
 
 
 def forget_traces(model: Any) -> None:
-    """Has Keras' own methods of a model, and of models in it, traced again before the next batch.
+    """Has Keras' own methods of a model, and of all that share weights with it, traced again.
 
-    A trace keeps the values that variables had before they were moved.
+    A trace keeps the values that variables had before they were moved. Models that share some, as
+    a nested one or a feature extractor, are known to nobody but the garbage collector, which finds
+    them by their classes within a tenth of a second.
     """
-    for part in model._flatten_layers():
-        if isinstance(part, keras.Model):
-            part.train_function = part.test_function = part.predict_function = None
+    kinds = [keras.Model]
+    for kind in kinds:  # which grows meanwhile
+        kinds += kind.__subclasses__()
+    moved = set(map(id, model.variables))
+    for other in gc.get_referrers(*kinds):
+        if isinstance(other, keras.Model) and moved.intersection(
+            map(id, other.variables)
+        ):
+            other.train_function = other.test_function = other.predict_function = None
 
 
 def move_slots(optimizer: Any) -> None:

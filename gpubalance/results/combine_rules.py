@@ -30,13 +30,15 @@ class CombineRules(Record):
     that is not there was not met. What layers add to the loss is multiplied by the part's weight to
     the power of `exponents`, in order. A part of fewer samples than `minimum` may give what is not
     finite, or far beyond the whole's. `is_known`: the check could decide. `step` has the operations
-    of the step by type and count.
+    of the step by type and count. `warned_with_micro_batches` is said only of a split that has
+    some.
     """
 
     variables: dict[int, int] = Field(default_factory=dict)
     logs: dict[str, int] = Field(default_factory=dict)
     exponents: tuple[int, ...] = ()
     warned: tuple[str, ...] = ()
+    warned_with_micro_batches: tuple[str, ...] = ()
     refused: Refusal | None = None
     minimum: int = 1
     is_known: bool = True

@@ -208,8 +208,8 @@ class Layers(OfModel):
     `forced` means that the model was cut though it trains uncut, whichever is faster.
 
     A step is `micro_batches` of `micro_batch` samples. `bubble` is the mean fraction of a step in
-    which a stage is idle, waiting for transfers included; `bubble_bound` is the smallest possible,
-    (S−1)/(K+S−1).
+    which a stage is idle, waiting for transfers included; `bubble_bound` is that of equal stages
+    without transfers, (S−1)/(K+S−1).
     """
 
     kind: Literal["layers"] = "layers"

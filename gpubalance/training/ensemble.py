@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
@@ -47,6 +47,12 @@ class Ensemble:
         """
         from gpubalance.engine.replicas import take_names
 
+        if isinstance(models, str) or not isinstance(models, Iterable):
+            raise BadInput(
+                "an ensemble takes a list of models or files, and got a value of type "
+                f"{type(models).__name__}",
+                remedy=_CALL,
+            )
         self.devices = machine_for(gpus, simulate, time_scale=time_scale)[1]
         self.placement: tuple[int, ...] = ()
         self._names = take_names(self.devices)

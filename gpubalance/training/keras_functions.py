@@ -154,6 +154,14 @@ class Trainer(ABC):
         """
 
 
+def trace_all_again(model: Any) -> None:
+    """Has all functions of a model, whatever trains it, traced again."""
+    for known in vars(model).get(_FUNCTIONS, {}).values():
+        for functions in known:
+            for kind in ("train", "test", "predict"):
+                functions.trace_again(kind)
+
+
 class KerasFunctions(ABC):
     """A model's train, test and predict functions, as it was compiled when they were made.
 

@@ -12,7 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from gpubalance.engine.data_faults import no_labels
+from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.failures import TaskFailedError, failing_replica
 from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
@@ -135,6 +135,9 @@ class PipelinedSteps(KerasFunctions):
         self._pipeline.follow(devices, joint, result.micro_batch)
         self._logs = tf.function(self._metrics, autograph=False, reduce_retracing=True)
         self._is_tried = False
+        # Of the latest batch, for an error to name: its inputs' TensorSpecs, and if it is a test.
+        self._input_specs: Any = None
+        self._tests = False
 
     @property
     def is_current(self) -> bool:
@@ -143,12 +146,29 @@ class PipelinedSteps(KerasFunctions):
 
     def call(self, method: Callable[..., Any], options: dict[str, Any]) -> Any:
         """Calls Keras' method, with the data in batches of the result's global batch."""
-        if method.__name__ == "fit":
+        name = method.__name__
+        trains = name == "fit"
+        data.check(options, self.model, devices=1, trains=trains)
+        if trains:
             measured.warn_of_precision(self.model, self._result.settings.precision)
         data.bring_into_batches(options, self._result.global_batch, self.model)
-        doing = f"{method.__name__} of the model {self.model.name}"
-        with own_code_named(doing), self.called_by_keras(options):
-            return method(self.model, **options)
+        doing = f"{name} of the model {self.model.name}"
+        try:
+            with own_code_named(doing), self.called_by_keras(options):
+                return method(self.model, **options)
+        except tf.errors.InvalidArgumentError as error:
+            raise data_faults.of_graph(
+                error,
+                self.model,
+                name,
+                self._input_specs,
+                validates=trains and self._tests,
+            ) from None
+        except ValueError as error:
+            fault = data_faults.of_labels(error)
+            if fault is not None:
+                raise fault from None
+            raise
 
     def _blocks(self) -> Blocks:
         """The result's blocks in this model. Raises PlanMismatch if they differ.
@@ -195,6 +215,7 @@ class PipelinedSteps(KerasFunctions):
         """The outputs for all samples of some batches, in their order."""
         outputs = []
         for batch in batches:
+            self._input_specs = data_faults.input_specs(batch)
             for micro_batch in self._micro_batches(_parts(batch)[:1]):
                 outputs.append(self._outputs(micro_batch)[0])
         return self._together(outputs)
@@ -204,7 +225,7 @@ class PipelinedSteps(KerasFunctions):
         return self._several(iterator, self._train_on)
 
     def _train_on(self, iterator: Iterator[Any]) -> Any:
-        parts = _labelled(next(iterator))
+        parts = self._next_parts(iterator, tests=False)
         self._refuse_larger(samples_of(parts))
         if not self._is_tried:
             self._refuse_trainable_changes()
@@ -220,8 +241,14 @@ class PipelinedSteps(KerasFunctions):
             self._loss_of(parts, outputs)
         return self._logged(parts, outputs, sum(map(float, done.losses)))
 
+    def _next_parts(self, iterator: Iterator[Any], *, tests: bool) -> Parts:
+        batch = next(iterator)
+        self._input_specs = data_faults.input_specs(batch)
+        self._tests = tests
+        return _labelled(batch)
+
     def _test_on(self, iterator: Iterator[Any]) -> Any:
-        parts = _labelled(next(iterator))
+        parts = self._next_parts(iterator, tests=True)
         each = []
         added = 0.0
         for micro_batch in self._micro_batches(parts):
@@ -327,7 +354,7 @@ def _parts(batch: Any) -> Parts:
 def _labelled(batch: Any) -> Parts:
     parts = _parts(batch)
     if len(parts) == 1:
-        raise no_labels()
+        raise data_faults.no_labels()
     return parts
 
 

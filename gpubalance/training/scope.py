@@ -25,6 +25,7 @@ from gpubalance.engine.step.state import metric_variables
 from gpubalance.engine.user_functions import warn_user
 from gpubalance.engine.users_errors import own_frames
 from gpubalance.errors import BadInput
+from gpubalance.training.keras_functions import trace_all_again
 
 # A part of TensorFlow's error for gradients that are taken in a scope, but not in a replica.
 _NO_REPLICA = "is not available outside the replica context"
@@ -210,6 +211,7 @@ def take_over() -> None:
         "predict_on_batch": _of_each_device,
         "compile": _compile_and_note,
         "compile_from_config": _load_and_note,
+        "quantize": _quantize_in_scope,
         "save": _save_by_the_first,
         "save_weights": _save_by_the_first,
         "export": _save_by_the_first,
@@ -352,6 +354,18 @@ def _load_and_note(compile_from_config: Any, model: Any, config: Any) -> None:
     compile_from_config(model, config)
     # If it was compiled with "auto" and Keras chose no XLA, Keras has saved False.
     setattr(model, _WITHOUT_XLA, False)
+
+
+def _quantize_in_scope(
+    quantize: Any, model: Any, *arguments: Any, **options: Any
+) -> None:
+    """A model's `quantize`: its new variables belong on the devices of its split, if it has one."""
+    if _split_here(model) is None:
+        quantize(model, *arguments, **options)
+        return
+    with model._distribute_strategy.scope():
+        quantize(model, *arguments, **options)
+    trace_all_again(model)  # as Keras does: what was traced has the old weights
 
 
 def uses_xla(model: Any, plan: Any) -> bool:

@@ -21,9 +21,8 @@ from gpubalance.engine.iterators import Batches
 from gpubalance.engine.replacing import tracing_lock
 from gpubalance.engine.step import built
 from gpubalance.engine.step.several import are_equal
-from gpubalance.engine.users_errors import own_code_named, own_traceback
+from gpubalance.engine.users_errors import own_code_named
 from gpubalance.errors import BadInput, OutOfMemory
-from gpubalance.remedies import match
 from gpubalance.results.combine_rules import UNTRIED
 from gpubalance.settings.batch_split import BatchSplit
 from gpubalance.training import data, measured
@@ -117,7 +116,13 @@ class Steps(KerasFunctions):
                 raise self._out_of_memory(error, trains=name == "fit") from error
             # The text of an error that a graph raises is a hundred lines: it is replaced.
             if isinstance(error, tf.errors.InvalidArgumentError):
-                raise self._fault_of_graph(error) from None
+                raise data_faults.of_graph(
+                    error,
+                    self.model,
+                    name,
+                    self._input_specs,
+                    validates=self._validates,
+                ) from None
             raise
         except (AttributeError, ValueError) as error:
             fault = data_faults.of_labels(error)
@@ -130,25 +135,10 @@ class Steps(KerasFunctions):
             self._feed.stop()
             self.monitor = None
 
-    def _fault_of_graph(self, error: tf.errors.InvalidArgumentError) -> BadInput:
-        """The error to raise in place of TensorFlow's `error`, raised when a graph ran."""
-        text = str(error)
-        fault = data_faults.of_label_outside_classes(text) or self._fault_of_inputs()
-        if fault is not None:
-            return fault
-        known = match(text)
-        return BadInput(
-            f"{self._method} of the model {self.model.name} failed:\n{own_traceback(error)}",
-            cause=known.cause if known else "",
-            remedy=known.remedy if known else "",
-        )
-
-    def _fault_of_inputs(self) -> BadInput | None:
-        """The error to raise if the model refuses the shape of the latest batch's inputs."""
-        name = "x"
-        if self._method == "fit" and self._feed.purpose == "test":
-            name = "x of validation_data"
-        return data_faults.of_inputs(self.model, self._input_specs, name)
+    @property
+    def _validates(self) -> bool:
+        """Whether the latest batch is of `fit`'s validation_data."""
+        return self._method == "fit" and self._feed.purpose == "test"
 
     def _out_of_memory(self, error: BaseException, *, trains: bool) -> OutOfMemory:
         split = self._split
@@ -363,12 +353,7 @@ class Steps(KerasFunctions):
         """Remembers the TensorSpecs of inputs of a new shape, for an error to name."""
         if dispatched.shapes != self._shapes:
             self._shapes = dispatched.shapes
-            # A user's own `train_step` may take more parts than Keras' unpacking knows.
-            has_parts = isinstance(batch, tuple | list) and len(batch) > 0
-            self._input_specs = tf.nest.map_structure(
-                lambda tensor: tf.TensorSpec(tensor.shape, tensor.dtype),
-                batch[0] if has_parts else batch,
-            )
+            self._input_specs = data_faults.input_specs(batch)
 
     def _parity_check_is_over(self, what: str, dispatched: Dispatched) -> bool:
         """Whether batches like `dispatched` need no more parity check, or will get none."""
@@ -429,7 +414,9 @@ class Steps(KerasFunctions):
         check_failed = combine_rules.warned and not combine_rules.is_known
         if check_failed:
             # Inputs of a wrong shape may be the cause: then say so, before the step itself fails.
-            fault = self._fault_of_inputs()
+            fault = data_faults.of_inputs(
+                self.model, self._input_specs, validates=self._validates
+            )
             if fault is not None:
                 raise fault
         self._parity_tries_left[what] -= 1
@@ -442,6 +429,9 @@ class Steps(KerasFunctions):
                 raise fault
             self._warnings.warn_once(text)
         if what == "train":
+            if shares.accumulates:
+                for text in combine_rules.warned_with_micro_batches:
+                    self._warnings.warn_once(text)
             self._combine_rules = combine_rules
             combine_rules.refuse_small(shares.smallest, self.model)
             # Only the check has counted the step's operations by type. The fingerprint is these

@@ -126,6 +126,20 @@ def centring() -> Any:
     return compiled(model)
 
 
+def counting() -> Any:
+    """A model that counts its steps in a variable of Keras, and sets one of TensorFlow anew."""
+
+    class Counting(keras.Sequential):
+        def train_step(self, data: Any) -> Any:
+            self.steps.assign_add(1.0)
+            self.flag.assign(1.0)
+            return super().train_step(data)
+
+    model = Counting(dense(), name="counting")
+    model.steps, model.flag = keras.Variable(0.0, trainable=False), tf.Variable(0.0)
+    return compiled(model)
+
+
 def sampled() -> Any:
     """A model whose loss is of a few classes, drawn for the whole batch."""
 

@@ -190,6 +190,10 @@ def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
 def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
     with refused("takes a Keras model first, and got a value of type int"):
         gpubalance.Ensemble([1], simulate=1)
+    without_brackets: Any
+    for without_brackets in (dense(3), "model.keras", Path("model.keras")):
+        with refused("an ensemble takes a list of models or files, and got a value of"):
+            gpubalance.Ensemble(without_brackets, simulate=1)
     with refused("an ensemble needs at least one model"):
         gpubalance.Ensemble([], simulate=1)
     with refused(r"missing.keras can't be loaded"):

@@ -211,6 +211,23 @@ def test_a_saved_model_needs_no_gpubalance_and_goes_on_with_it(tmp_path: Path) -
     assert loaded.predict(X, verbose=0) == pytest.approx(expected, abs=1e-6)
 
 
+def test_a_model_quantized_after_training_is_as_on_one_device() -> None:
+    """Its new variables are the split's, and no step that was traced has the old ones."""
+    _, model, one_device = in_both()
+    for one in (model, one_device):
+        one.fit(X, Y, batch_size=100, shuffle=False, verbose=0)
+        before = one.predict(X, verbose=0)
+        one.quantize("int8")
+        assert largest(one.predict(X, verbose=0), before) > 1e-4
+    mine, its = (one.predict(X, verbose=0) for one in (model, one_device))
+    assert largest(mine, its) < 1e-6
+    mine, its = (one.evaluate(X, Y, verbose=0) for one in (model, one_device))
+    assert mine == pytest.approx(its)
+    for one in (model, one_device):
+        one.fit(X, Y, batch_size=100, shuffle=False, verbose=0)
+    assert apart(model, one_device) < 1e-6
+
+
 def test_validation_between_does_not_lose_a_batch() -> None:
     split, model, one_device = in_both()
     one_device.fit(X, Y, batch_size=100, shuffle=False, verbose=0, epochs=2)

@@ -161,6 +161,25 @@ def test_keras_and_each_cut_go_on_from_the_same_weights() -> None:
         assert found == pytest.approx(found[:1] * 3)
 
 
+def test_models_that_share_layers_follow_the_weights() -> None:
+    """A feature extractor, and a model around the trained one, that predicted before the cut."""
+    layers = layers_for(compiled(dense()))
+    with layers.scope():
+        model = compiled(dense())
+        extractor = keras.Model(model.inputs, model.layers[-1].output)
+        given = keras.Input((6,))
+        around = keras.Model(given, 2 * model(given))
+        other = compiled(dense())
+    x, y = numbers(_SAMPLES)
+    for one in (extractor, around, other):
+        one.predict(x, verbose=0)
+    layers.fit(model, x, y, verbose=0)
+    now = model(x).numpy()
+    assert largest([extractor.predict(x, verbose=0)], [now]) < 1e-6
+    assert largest([around.predict(x, verbose=0)], [2 * now]) < 1e-6
+    assert other.predict_function  # it shares none
+
+
 def test_a_layer_frozen_after_evaluate_needs_a_compile() -> None:
     """Evaluate has cut the model, and so has fixed what fit trains."""
     inputs, labels = of_two(_SAMPLES)
@@ -298,6 +317,12 @@ def test_a_weight_is_never_used_by_another_device_unseen() -> None:
     same.compile("sgd", "mse")
     with pytest.raises(PlanMismatch, match="other layers than"):
         layers_for(three(again=False), 3).fit(same, inputs, inputs)
+    quantized = three(again=False)
+    layers = layers_for(quantized)
+    layers.predict(quantized, inputs, verbose=0)
+    quantized.quantize("int8")
+    with pytest.raises(PlanMismatch, match="other layers than"):
+        layers.predict(quantized, inputs, verbose=0)
     first = of.Dense(6)
     own = of.Lambda(lambda one: one @ ops.transpose(first.kernel))
     tied = keras.Sequential([keras.Input((6,)), first, of.ReLU(), own])
@@ -337,6 +362,32 @@ def test_what_layers_can_not_train_is_refused_with_its_reason() -> None:
             model.compile("sgd", given, jit_compile="jit_compile" in message)
         with refused(rf"{message}(.|\n)*→"):
             layers.fit(model, inputs["left"], labels["kind"], verbose=0)
+
+
+def test_samples_that_do_not_fit_are_named_as_in_a_split() -> None:
+    layers = layers_for(compiled(dense()))
+    with layers.scope():
+        model = compiled(dense())
+    x, y = numbers(_SAMPLES)
+    outside = np.where(np.arange(_SAMPLES) == 9, 7, y)
+    narrow = r"does not fit the model sequential\w*: expected shape=\(None, 6\), found"
+    label = r"the label \(y\) 7, but the model has 3 classes"
+
+    def named(text: str, method: Any, *given: Any, **options: Any) -> None:
+        with refused(text):
+            method(model, *given, **options, verbose=0)
+
+    for _ in range(2):  # while the step is traced, and later
+        for method in (layers.fit, layers.evaluate):
+            named(f"^x {narrow}", method, x[:, :2], y)
+            named(label, method, x, outside)
+            named("they are one-hot", method, x, np.eye(3)[y])
+            named("are text", method, x, y.astype(str))
+        named(f"^x {narrow}", layers.predict, x[:, :2])
+        of_fit = {"validation_data": (x[:, :2], y)}
+        named(f"^x of validation_data {narrow}", layers.fit, x, y, **of_fit)
+        layers.evaluate(model, x, y, verbose=0)
+        layers.predict(model, x, verbose=0)
 
 
 def test_a_loss_that_is_no_mean_over_samples_is_told() -> None:

@@ -22,6 +22,8 @@ from tests.training.models import compiled, dense
 from tests.training.own_code import sampling
 from tests.training.own_steps import (
     another_optimizer,
+    centring,
+    counting,
     model_with,
     rate_before,
     stepping,
@@ -104,6 +106,21 @@ def test_what_is_told_is_trained(name: str) -> None:
     assert int(model.optimizer.iterations.numpy()) == 3
     for variable in model.non_trainable_variables:
         assert len({copy.numpy().tobytes() for copy in variable.value.values}) == 1
+
+
+def test_a_count_of_micro_batches_instead_of_steps_is_told() -> None:
+    """A tf.Variable that counts steps is told with micro-batches alone, and one of Keras counts."""
+    split, model = in_split(centring)
+    assert (
+        len(warnings_of(lambda: split.fit(model, X, Y, shuffle=False, verbose=0))) == 1
+    )
+    split, model = in_split(centring, micro_batches=(20, 30))
+    told = r"^the model centring sets centring\.steps without samples\. It is a tf\.Var"
+    with pytest.warns(UserWarning, match=told):
+        split.fit(model, X, Y, shuffle=False, verbose=0)
+    split, model = in_split(counting, micro_batches=(20, 30))
+    assert warnings_of(lambda: split.fit(model, X, Y, shuffle=False, verbose=0)) == []
+    assert float(model.steps) == 3
 
 
 def of_words() -> Any:

@@ -224,7 +224,7 @@ class CutModel:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether no variable was moved since: by another cut of the same model."""
+        """Whether no variable was moved since, by another cut of the same model, or replaced."""
         return all(section.is_in_place for section in self.sections)
 
     def take_gradients(self, device: int) -> list[Gradient]:

@@ -129,9 +129,9 @@ class Section:
 
     @property
     def is_in_place(self) -> bool:
-        """Whether its variables have the values that it was traced with."""
-        values = zip(self.variables, self._values, strict=True)
-        return all(variable.value is value for variable, value in values)
+        """Whether its layers have the variables, and these the values, that it was traced with."""
+        now = [variable.value for variable in self._layers.variables]
+        return list(map(id, now)) == list(map(id, self._values))
 
     def place(self, device: str) -> None:
         """Moves its variables to a device."""

@@ -65,6 +65,10 @@ _SET_BY_EACH = (
     "alone. Make it a keras.Variable: if a mean or a sum over samples sets that, it is "
     "as on one device"
 )
+_COUNTED = (
+    "without samples. It is a tf.Variable, so it is set once per micro-batch, not once "
+    "per step. Make it a keras.Variable"
+)
 
 
 class ParityAnalysis:
@@ -109,6 +113,11 @@ class ParityAnalysis:
             self._warnings.append(
                 f"the model {step.model.name} sets {name} {_SET_BY_EACH}"
             )
+        with_micro_batches = []
+        for name in step.counting:
+            with_micro_batches.append(
+                f"the model {step.model.name} sets {name} {_COUNTED}"
+            )
         if not self._runs.is_finite():
             # Then the numbers show nothing.
             self._warnings = [*step.probing.warnings, *self._not_finite()]
@@ -122,6 +131,7 @@ class ParityAnalysis:
             logs=logs,
             exponents=extra_exponents,
             warned=tuple(dict.fromkeys(self._warnings)),
+            warned_with_micro_batches=tuple(with_micro_batches),
             minimum=self._runs.minimum(),
             is_known=self._is_known,
             step=step.operations,

@@ -49,6 +49,8 @@ _PLUMBING = {
 }
 # Operations that set a variable of TensorFlow, or rows of it.
 _SETTING = re.compile("Assign(Add|Sub)?VariableOp|ResourceScatter")
+# Those of them that add to what it was.
+_ADDING = re.compile("Assign(Add|Sub)|ResourceScatter(Nd)?(Add|Sub)")
 _FIELDS = ("inputs", "labels", "sample weights")  # of a batch
 # Dropout keeps what draws at least its rate: so all is kept, up to a rate of 0.95.
 _DRAWN = 0.95
@@ -205,7 +207,9 @@ class TracedStep:
             after = [scope.get_current_value(variable) for variable in self._states]
         self.is_scaled = part.is_scaled
         self.changed = {id(change.variable) for change in part.changes}
-        self.set_by_samples = _set_by_samples(self.model, self.probing.states)
+        self.set_by_samples, self.counting = _set_variables(
+            self.model, self.probing.states
+        )
         quantities = self._quantities(before, after)
         self._names = list(quantities)
         self.dtypes = self._dtypes(quantities)
@@ -246,19 +250,30 @@ class TracedStep:
         return dtypes
 
 
-def _set_by_samples(model: Any, states: frozenset[int]) -> list[str]:
-    """The layers' tf.Variables, such as `my_layer.centre`, that this graph sets from samples.
+def _set_variables(model: Any, states: frozenset[int]) -> tuple[list[str], list[str]]:
+    """The tf.Variables, such as `my_layer.centre`, that this graph sets from samples, and counters.
 
-    Those of Keras are not among them, as the scope takes what is assigned to them.
+    A counter's new value is computed from its old one and from no samples. Variables of Keras are
+    not among them, as the scope takes what is assigned to them.
     """
     graph = tf.compat.v1.get_default_graph()
     outside = {id(inner): id(outer) for outer, inner in graph.captures}
-    found = set()
+    by_samples = set()
+    counting = set()
     for operation in graph.get_operations():
         if _SETTING.match(operation.type):
             handle, *values = operation.inputs
-            if any(SAMPLES in sources(value, states) for value in values):
-                found.add(outside.get(id(handle)))
+            variable = outside.get(id(handle))
+            origins = set().union(*(sources(value, states) for value in values))
+            if SAMPLES in origins:
+                by_samples.add(variable)
+            elif _ADDING.match(operation.type) or variable in origins:
+                counting.add(variable)
+    return _names_of(model, by_samples), _names_of(model, counting - by_samples)
+
+
+def _names_of(model: Any, found: set[int | None]) -> list[str]:
+    """What layers call the tf.Variables with these handles; `a variable` if none has them."""
     names = []
     for layer in model._flatten_layers() if found else ():
         for name, value in vars(layer).items():

@@ -29,7 +29,12 @@ from gpubalance.jobs.plan.plan import plan
 from gpubalance.jobs.saved import solo_best_of
 from gpubalance.numbers.stats import mean
 from gpubalance.numbers.units import format_percent, format_rate
-from gpubalance.planning.pipeline.problem import bubble_bound, pipeline_throughput
+from gpubalance.planning.pipeline.problem import (
+    Graph,
+    bubble_bound,
+    least_bubble,
+    pipeline_throughput,
+)
 from gpubalance.results.common import Model, Warning_, now
 from gpubalance.results.layers import (
     Layers,
@@ -48,12 +53,16 @@ _NONE_HOLDS = "no device holds the whole model"
 
 
 def uncut(
-    request: LayersRequest, limit: TimeLimit, watch: Watch, journal: Journal
+    request: LayersRequest,
+    graph: Graph,
+    limit: TimeLimit,
+    watch: Watch,
+    journal: Journal,
 ) -> LayersBaselines:
     """What the uncut model gives, by a probe and a balance that used it.
 
     Raises what a probe does, but NothingFits; and UsageError if all devices hold it, and the best
-    that layers could give with their rates is not more.
+    that layers with this graph could give with their rates is not more.
     """
     try:
         probe = probe_for(request.uncut, limit, watch, journal)
@@ -79,8 +88,10 @@ def uncut(
     )
     if len(solo) == len(request.devices):
         rates = [best.throughput for best in solo]
-        at_most = pipeline_throughput(rates, request.in_a_step)
-        refuse_what_is_faster_uncut(request, baselines, at_most)
+        at_most = sum(rates)  # branches may keep all devices busy
+        if graph.is_row:
+            at_most = pipeline_throughput(rates, request.in_a_step)
+        refuse_what_is_faster_uncut(request, graph, baselines, at_most)
     return baselines
 
 
@@ -109,12 +120,23 @@ def _split(
 
 
 def refuse_what_is_faster_uncut(
-    request: LayersRequest, baselines: LayersBaselines, layers_at_most: float
+    request: LayersRequest,
+    graph: Graph,
+    baselines: LayersBaselines,
+    layers_at_most: float,
 ) -> None:
     """Raises UsageError if layers can't give more than the uncut model, unless they are forced."""
     if request.force or layers_at_most > baselines.throughput:
         return
-    bubble = format_percent(bubble_bound(len(request.devices), request.in_a_step), 1)
+    why = ""
+    if graph.is_row:
+        bubble = format_percent(
+            least_bubble(len(request.devices), request.in_a_step), 1
+        )
+        why = (
+            f", because devices would be idle for at least {bubble} of each step (the "
+            "bubble)"
+        )
     uncut_rates = []
     accumulate = ""
     best = baselines.solo_best
@@ -129,8 +151,7 @@ def refuse_what_is_faster_uncut(
             accumulate = " --accumulate auto"
     raise UsageError(
         f"{request.settings.model} is faster uncut: cut into stages it would give at "
-        f"most {format_rate(layers_at_most)} samples/s, because devices would be idle "
-        f"for {bubble} of each step (the bubble); {', '.join(uncut_rates)}",
+        f"most {format_rate(layers_at_most)} samples/s{why}; {', '.join(uncut_rates)}",
         remedy=f"gpubalance balance{accumulate} finds the best batch split; --force "
         "cuts the model anyway",
     )
@@ -270,13 +291,15 @@ def layers(request: LayersRequest, watch: Watch, journal: Journal) -> Layers:
         together = opened.enter_context(group_for(request, watch, limit))
         facts = model_facts(alone[0], journal)
         assert facts.graph is not None  # noqa: S101  (of a model that is built to be cut)
-        baselines = uncut(request, limit, watch, journal)
+        graph = facts.graph
+        baselines = uncut(request, graph, limit, watch, journal)
         watch(PhaseBegun("blocks"))
         measured = time_blocks(
-            request, len(facts.graph.blocks), journal, alone, together, watch
+            request, len(graph.blocks), journal, alone, together, watch
         )
-        known = BlockCosts(request, facts.graph, measured)
-        refuse_what_is_faster_uncut(request, baselines, known.best().throughput)
+        known = BlockCosts(request, graph, measured)
+        best = known.best()
+        refuse_what_is_faster_uncut(request, graph, baselines, best.throughput)
         rounds = CutRounds(request, known, together, journal, watch)
         with attach_partial(lambda: result_so_far(rounds, facts, baselines)):
             proof = rounds.find_and_prove()

@@ -5,6 +5,7 @@ A bound says what is possible.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -15,16 +16,18 @@ from hypothesis import strategies as st
 
 from gpubalance.planning.pipeline.place import Placement, place, placings_of
 from gpubalance.planning.pipeline.problem import (
+    BlockLoad,
     Cut,
     CutProblem,
     Segment,
     Task,
     bubble_bound,
+    least_bubble,
     pipeline_throughput,
 )
 from gpubalance.planning.pipeline.schedule import DeadlockError, inputs_of, simulate
 from gpubalance.results.layers import StepTimeline
-from tests.planning.pipeline.problems import drawn, even_problem
+from tests.planning.pipeline.problems import chain_graph, drawn, even_problem
 from tests.support.cases import cases
 
 TIMES = ("forward_s", "backward_s", "update_s")
@@ -149,7 +152,46 @@ def test_two_transfers_over_one_line_take_turns() -> None:
     assert ready == {0: 6.0, 1: 11.0}
 
 
-def test_stages_alike_give_what_they_give_alone_without_the_bubble() -> None:
-    assert pipeline_throughput([100, 100], 15) == pytest.approx(200 * 15 / 16)
-    assert bubble_bound(1, 8) == 0
+def in_a_row(
+    rates: Sequence[float], parts: Sequence[float], forward: float, count: int
+) -> list[Placement]:
+    """Placements of a model's parts on devices of these rates, a micro-batch of a sample."""
+    loads = []
+    for rate in rates:
+        whole_s = [part / sum(parts) / rate for part in parts]
+        forward_s = tuple(forward * one for one in whole_s)
+        backward_s = tuple((1 - forward) * one for one in whole_s)
+        nothing = (0.0,) * len(parts)
+        loads.append(BlockLoad(forward_s, backward_s, nothing, nothing, nothing))
+    return one_block_each(CutProblem(chain_graph(len(parts)), tuple(loads), 1, count))
+
+
+# The rate of each one's device, and its part of the model
+STAGES = st.lists(st.tuples(*[st.floats(0.1, 10)] * 2), min_size=1, max_size=4)
+
+
+@given(STAGES, st.floats(0, 1), st.integers(1, 24))
+def test_no_stages_in_a_row_give_more_than_the_bound(
+    drawn: list[tuple[float, float]], forward: float, count: int
+) -> None:
+    rates, parts = zip(*drawn, strict=True)
+    for placed in in_a_row(rates, parts, forward, count):
+        assert placed.problem.graph.is_row
+        busy = sum(busy_s(placed, device) for device in range(len(rates)))
+        idle = 1 - busy / len(rates) / placed.step_time_s
+        assert placed.throughput <= pipeline_throughput(rates, count) * (1 + 1e-9)
+        assert idle >= least_bubble(len(rates), count) - 1e-9
+
+
+def test_unlike_stages_give_more_than_equal_ones() -> None:
+    """So the bound of equal stages is none for them."""
+    equal = in_a_row([100, 100], [1, 1], 1 / 3, 4)
+    unlike = in_a_row([100, 100], [1, 0.8], 1 / 3, 4)
+    assert max(one.throughput for one in equal) == pytest.approx(160)
+    assert max(one.throughput for one in unlike) == pytest.approx(4 * 180 / 4.2)
+    assert pipeline_throughput([100, 100], 4) == pytest.approx(175)
+    assert least_bubble(2, 4) == pytest.approx(1 / 8)
+    # The fastest device is the first one, wherever it is given.
+    assert pipeline_throughput([40, 80], 2) == pipeline_throughput([80, 40], 2) == 100
+    assert least_bubble(1, 8) == bubble_bound(1, 8) == 0
     assert bubble_bound(2, 8) == pytest.approx(1 / 9)
