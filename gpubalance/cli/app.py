@@ -30,7 +30,7 @@ from gpubalance.cli.command import (
     HelpOption,
     Invocation,
 )
-from gpubalance.cli.next_command import program, resuming, typed
+from gpubalance.cli.next_command import program, resuming, typed, without_option
 from gpubalance.cli.output import say
 from gpubalance.errors import (
     RESUME,
@@ -285,22 +285,18 @@ def _explain(error: GpubalanceError) -> None:
 def name_resuming(error: GpubalanceError, arguments: Sequence[str]) -> None:
     """Puts the full command into an error that --resume can continue.
 
-    A fault of the machine must be fixed first. A time limit that was too short is left out of the
-    command; a config's is overridden, if it is known by what. What a shell has opened, by `<(…)`,
-    can't be named.
+    A fault of the machine must be fixed first. In place of a time limit that was too short the
+    command has one that is enough, if that is known. What a shell has opened, by `<(…)`, can't be
+    named.
     """
     if RESUME not in error.remedy or isinstance(error, EnvironmentFault):
         return
     if not any(argument.startswith(_OPENED) for argument in arguments):
-        without = None
         if isinstance(error, TimeLimitPassed):
-            if any(word.partition("=")[0] == _TIME_LIMIT for word in arguments):
-                without = _TIME_LIMIT
-            elif error.enough_s is not None:
-                arguments = [*arguments, _TIME_LIMIT, str(error.enough_s)]
-        error.remedy = error.remedy.replace(
-            RESUME, f"{RESUME}:\n{resuming(arguments, without)}"
-        )
+            arguments = without_option(_TIME_LIMIT, arguments)
+            if error.enough_s is not None:  # a config's limit would count without one
+                arguments += [_TIME_LIMIT, str(error.enough_s)]
+        error.remedy = error.remedy.replace(RESUME, f"{RESUME}:\n{resuming(arguments)}")
 
 
 class Signalled(KeyboardInterrupt):

@@ -117,14 +117,20 @@ def layers_uses(
     return report, _training("layers", loaded, settings)
 
 
-def resuming(arguments: Sequence[str], without: str | None) -> str:
-    """The command that resumes one with these arguments, leaving out the option `without`."""
+def without_option(option: str, arguments: Sequence[str]) -> list[str]:
+    """The arguments without an option and its value."""
     words = []
     before = ""
     for argument in arguments:
-        if without not in (before, argument.partition("=")[0]):
+        if option not in (before, argument.partition("=")[0]):
             words.append(argument)
         before = argument
+    return words
+
+
+def resuming(arguments: Sequence[str]) -> str:
+    """The command that resumes one with these arguments."""
+    words = list(arguments)
     if "--resume" not in words:
         # At the end, --gpus would take the commands file of a queue for one more device.
         name = next(word for word in words if word in COMMANDS)
