@@ -314,10 +314,8 @@ class Command(TyperCommand):
         output = ctx.params.get("output")
         # Path.is_file raises for a name that is too long.
         if output is not None and os.path.isfile(output):  # noqa: PTH113
-            named = _files_named(
-                [value for name, value in ctx.params.items() if name != "output"]
-            )
-            if Path(output).resolve() in named:
+            others = [value for name, value in ctx.params.items() if name != "output"]
+            if any(Path(output).samefile(name) for name in _files_named(others)):
                 raise UsageError(
                     f"-o {output} is a file that {ctx.info_name} reads",
                     remedy="give another -o",
@@ -360,15 +358,14 @@ def _no_type(ctx: Any) -> None:
     """What the help shows as the Python type of an argument."""
 
 
-def _files_named(values: Sequence[Any]) -> set[Path]:
-    """The files that these values name, also as `file.py:function`."""
-    files = set()
+def _files_named(values: Sequence[Any]) -> Iterator[str]:
+    """The existing files that these values name, also as `file.py:function`."""
     for value in values:
         words = value if isinstance(value, list | tuple) else [value]
         for word in map(str, words):
-            files.add(Path(word).resolve())
-            files.add(Path(word.rpartition(":")[0]).resolve())
-    return files
+            for name in (word, word.rpartition(":")[0]):
+                if os.path.isfile(name):  # noqa: PTH113  (as above)
+                    yield name
 
 
 def _ends_of_lists(arguments: Sequence[str], lists: Container[str]) -> Iterator[int]:

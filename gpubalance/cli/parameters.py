@@ -79,9 +79,9 @@ def _refuse_one_file_for_two(arguments: Mapping[str, Any]) -> None:
     """Raises UsageError if two options name one file to write: the later would replace the earlier.
 
     TensorBoard reads several kinds of files from one folder, so options may share a folder. Raises
-    EnvironmentFault if there is a file to write and the current folder was deleted.
+    EnvironmentFault for a relative path if the current folder was deleted.
     """
-    from gpubalance.system.state import existing_folder  # here, as help needs none
+    from gpubalance.system.state import absolute  # here, as help needs none
 
     written: dict[str, tuple[str, str]] = {}
     for record in arguments.values():
@@ -90,7 +90,7 @@ def _refuse_one_file_for_two(arguments: Mapping[str, Any]) -> None:
             if value is None or not shown or shown["value"] not in ("FILE", "DIR"):
                 continue
             flag = shown["flags"][-1]
-            path = os.path.realpath(existing_folder() / value)
+            path = os.path.realpath(absolute(value))
             before, kind = written.setdefault(path, (flag, shown["value"]))
             if before != flag and "FILE" in (kind, shown["value"]):
                 raise UsageError(

@@ -46,7 +46,7 @@ def queue(
     from gpubalance.jobs.queue import queue as queue_job
     from gpubalance.render.queue import queue_summary
     from gpubalance.results.queue import Queue
-    from gpubalance.system.state import existing_folder
+    from gpubalance.system.state import absolute
 
     def text(result: Queue) -> str:
         return summed_up(result, queue_summary(result))
@@ -55,7 +55,7 @@ def queue(
     machine = gpus.machine()
     source = PIPE
     if commands != PIPE and Path(commands).is_file():
-        source = str(existing_folder() / commands)
+        source = str(absolute(Path(commands)))
     request = QueueRequest(
         **dict(how), devices=machine.select(gpus.gpus), commands=lines, source=source
     )

@@ -105,6 +105,11 @@ def existing_folder() -> Path:
         ) from None
 
 
+def absolute(path: Path) -> Path:
+    """The path from the root. Raises EnvironmentFault if that leads through a deleted folder."""
+    return path if path.is_absolute() else existing_folder() / path
+
+
 def current_folder() -> Path:
     """The current folder.
 

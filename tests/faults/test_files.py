@@ -200,6 +200,20 @@ def test_32_a_deleted_current_folder_is_one_error(tmp_path: Path, words: str) ->
     ]
 
 
+def test_32_a_deleted_current_folder_is_none_of_absolute_paths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Program
+) -> None:
+    """Also where -o is there, as it is then looked for among what the command reads."""
+    probe, plan = str(DATA / "pair-probe.json"), str(tmp_path / "plan.json")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    for more in ([], ["--overwrite"]):
+        assert in_process(["plan", probe, "-o", plan, *more]).code == 0
+    assert in_process(["plan", plan, "-o", plan, "--overwrite"]).code == 2
+
+
 def test_32_a_name_that_is_not_utf8_is_no_bug(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_process: Program
 ) -> None:
