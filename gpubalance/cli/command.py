@@ -93,8 +93,9 @@ def defaults(
     """The file's values for each command, by parameter, as a command line has them.
 
     That is Typer's `default_map`. Raises BadInput for a file that can't be read, and UsageError for
-    a key that is no flag, with the nearest flag, and for a switch that is not true or false. Other
-    wrong values are left to whatever rejects them on the command line.
+    a key that is no flag, with the nearest flag, and for true or false of an option that is no
+    switch, or the reverse. Other wrong values are left to whatever rejects them on the command
+    line.
     """
     from gpubalance.system.files import read_toml
 
@@ -116,18 +117,23 @@ def defaults(
         for flag, value in (shared | own).items():
             if flag in known:
                 place = f"[{name}] {flag}" if flag in own else flag
-                _refuse_no_switch(f"{path}: {place}", known[flag], value)
+                _refuse_wrong_kind(f"{path}: {place}", known[flag], value)
                 typed[str(known[flag].name)] = as_typed(known[flag], value)
         by_command[name] = typed
     return by_command
 
 
-def _refuse_no_switch(place: str, option: TyperOption, value: Any) -> None:
-    """Raises UsageError for a switch's value that is neither true nor false."""
+def _refuse_wrong_kind(place: str, option: TyperOption, value: Any) -> None:
+    """Raises UsageError for a switch that is not true or false, and for another option that is."""
     if option.is_flag and not isinstance(value, bool):
         raise UsageError(
             f"{place} takes true or false, not {clean(repr(value), 40)}",
             remedy="write true or false, without quotes",
+        )
+    if isinstance(value, bool) and not option.is_flag:
+        raise UsageError(
+            f"{place} takes a value, not true or false",
+            remedy="give its value, or leave it out",
         )
 
 

@@ -122,6 +122,8 @@ OF_DEVICES = "there are: hosts, json, quiet, simulate, time-scale, verbose, via"
     ("quiet = 0", f": quiet{SWITCH}0", "write true or false"),
     ("[balance]\nfresh = 'no'", f": [balance] fresh{SWITCH}'no'", "without quotes"),
     ("[balance]\nfresh = ''", f": [balance] fresh{SWITCH}''", "without quotes"),
+    ("tensorboard = false", ": tensorboard takes a value, not true", "leave it out"),
+    ("[run]\nhosts = true", ": [run] hosts takes a value, not true", "leave it out"),
     ("time-scale = 2\ntime_scale = 3", f": time-scale{TWICE}", "leave one of them out"),
     ("[run]\ntime_limit = 9\ntime-limit = 8", f": [run] time-limit{TWICE}", ""),
     ("margins = {0 = '2GiB'}", f": margins{NONE}", "there are: balance, "),
