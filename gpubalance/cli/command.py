@@ -305,15 +305,42 @@ class Command(TyperCommand):
             # Bash cuts --simulate=2 into three
             args = [word for word in args if word != "="]
             ctx.meta[_TYPED] = tuple(args)
+        else:
+            self._refuse_no_value(args)
         try:
             return super().parse_args(ctx, spread(args, self._lists))
         except TyperException:
             # An argument may be missing as a list took it: `queue --gpus 0 1 trials.txt -q`.
             for place in _ends_of_lists(args, self._lists):
                 argument_first = [args[place], *args[:place], *args[place + 1 :]]
+                self._refuse_no_value(argument_first)
                 with suppress(TyperException):
                     return super().parse_args(ctx, spread(argument_first, self._lists))
             raise
+
+    def _refuse_no_value(self, args: Sequence[str]) -> None:
+        """Raises UsageError for an option that another one follows where its value should be.
+
+        Typer would take that one for the value: `-o --json` would write a file of that name.
+        """
+        options: dict[str, TyperOption] = {}
+        for param in self.params:
+            if isinstance(param, TyperOption):
+                options |= dict.fromkeys(param.opts + param.secondary_opts, param)
+        may_follow = self.context_settings["allow_interspersed_args"]
+        before = ""  # an option, whose value is next
+        for word in args:
+            name, equals, _ = word.partition("=")
+            if before:
+                ends_list = options[before].multiple and word.startswith("--")
+                if ends_list or name in options:
+                    remedy = f"gpubalance {self.name} --help"
+                    raise UsageError(f"{before} needs a value", remedy=remedy)
+                before = ""
+            elif word == "--" or not (may_follow or word.startswith("-")):
+                return
+            elif name in options and not equals and not options[name].is_flag:
+                before = word
 
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. Raises UsageError if -o would overwrite a file that it reads."""
@@ -390,8 +417,7 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
     """The arguments with a list option before each of its values, as Typer wants them.
 
     Its values end at the next option, and at a result, which is an argument: `plan --gpus 0 1
-    probe.json`. `-5` is a value, so that the error says what is wrong with it. Before an option
-    that follows at once stands an empty value, or Typer would take the option for one.
+    probe.json`. `-5` is a value, so that the error says what is wrong with it.
     """
     words: list[str] = []
     rest = list(arguments)
@@ -408,7 +434,5 @@ def spread(arguments: Sequence[str], lists: Container[str]) -> list[str]:
             and not (values and rest[0].endswith(".json"))
         ):
             values.append(rest.pop(0))
-        if name in lists and rest and not values:
-            values.append("")
         words += [f"{name}={value}" for value in values] or [name]
     return words

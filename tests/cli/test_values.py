@@ -37,14 +37,25 @@ def test_all_spellings_are_one(written: str, after: list[str]) -> None:
 @cases(
     "words",
     "run --gpus --simulate 2",
+    "run --gpus --simulte 2",
     "run --simulate 2 --batches --dry-run",
     "independent --simulate 2 --model --dry-run",
     "queue --simulate 2 --gpus trials.txt --dry-run",
+    "run --simulate 2 -o --no-xla",
+    "check -o --simulate=2",
+    "launch --restarts --dry-run plan.json train.py",
 )
-def test_a_list_takes_no_option_for_its_value(in_process: Program, words: str) -> None:
+def test_no_option_is_taken_for_a_value(in_process: Program, words: str) -> None:
     done = in_process(words.split())
     assert done.code == 2
-    assert re.match(r"error: --(gpus|batches|model) needs a value\n", done.err)
+    name = "(--gpus|--batches|--model|-o|--restarts)"
+    assert re.match(rf"error: {name} needs a value\n", done.err)
+
+
+@cases("words", "plan.json train.py --hosts --via", "plan.json -- --hosts --via")
+def test_a_script_s_own_options_are_not_judged(in_process: Program, words: str) -> None:
+    done = in_process(["launch", *words.split()])
+    assert "can't read plan.json: No such file" in done.err
 
 
 @cases(
