@@ -147,6 +147,24 @@ def test_with_its_probe_a_plan_shows_the_even_split_too() -> None:
     assert drawn(given, "curves")
 
 
+def test_a_slow_batch_is_drawn_with_its_own_time(tmp_path: Path) -> None:
+    """The planner's curve has the time of the larger batch that is faster."""
+    times_s = {32: 0.04, 64: 0.1, 96: 0.08}
+    rows = [f"{name},{b},{s}\n" for name in "ab" for b, s in times_s.items()]
+    path = tmp_path / "times.csv"
+    path.write_text("device,batch,seconds\n" + "".join(rows))
+    times = read_times(path)
+    request = PlanRequest(global_batch=128, accumulate=1)
+    made = plan_of_times(times, times.probe.devices, request)
+    given = ReportSubject("slow.json", made, times.probe.probes)
+    even, chosen = steps_of(given)
+    assert (even.batches, chosen.batches) == ((64, 64), (96, 32))
+    assert [part.compute_s for part in even.parts] == pytest.approx([0.1, 0.1])
+    model = figure_of(drawn(given, "curves")).axes[0].lines[0]
+    at, rates = np.asarray(model.get_data(), dtype=float)
+    assert np.interp(64, at, rates) == pytest.approx(64 / 0.1, rel=0.01)
+
+
 def test_a_plan_from_a_table_asks_for_no_probe_and_no_run() -> None:
     times = read_times(ROOT / "configs" / "step-times.csv")
     made = plan_of_times(times, times.probe.devices, PlanRequest())

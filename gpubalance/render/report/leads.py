@@ -98,7 +98,7 @@ def _even_shares(
             continue
         compute_s = 0.0
         for count, size in pieces(batch, micro):
-            step_s = probe.step_time_model.planned.step_time_s(size)
+            step_s = probe.step_time_model.planned.measured_s(size)
             compute_s += count * (step_s - share.update_s)
         sizes = {"batch": batch, "micro_batch": micro, "compute_s": compute_s}
         even_shares.append(share.model_copy(update=sizes))

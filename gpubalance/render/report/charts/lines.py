@@ -118,7 +118,7 @@ def _draw_device(
     if model is not None:
         largest = max([*batches, chosen, maximum or 0])
         at = np.geomspace(batches[0], largest, _MODEL_POINTS)
-        times = np.array([model.planned.step_time_s(float(batch)) for batch in at])
+        times = np.array([model.planned.measured_s(float(batch)) for batch in at])
         known = times > 0
         line: dict[str, Any] = {"linestyle": style["linestyle"], "linewidth": 1.6}
         axes.plot(at[known], at[known] / times[known], color=colour, **line)
@@ -140,8 +140,8 @@ def _draw_device(
         axes.axvline(maximum, color=colour, linestyle=":", linewidth=1.8, ymax=0.97)
     if chosen:
         rate = float(np.interp(chosen, batches, rates))
-        if model is not None and model.planned.step_time_s(chosen) > 0:
-            rate = chosen / model.planned.step_time_s(chosen)
+        if model is not None and model.planned.measured_s(chosen) > 0:
+            rate = chosen / model.planned.measured_s(chosen)
         ring: dict[str, Any] = {
             "markersize": 13,
             "markerfacecolor": "none",
