@@ -494,8 +494,8 @@ class _Begun(Record):
 def journal_of_queue(request: QueueRequest) -> Journal:
     """The journal of the commands of a file, whichever they are and on which devices they run.
 
-    What a pipe brings has no name: it continues or replaces the queue with most of its commands,
-    and leaves others alone.
+    What a pipe brings has no name: it continues the queue with most of its commands, or replaces it
+    if that has half of its own in common with it, and leaves others alone.
     """
     simulated = any(device.simulated for device in request.devices)
     key = content_key("queue", request.source, str(current_folder()), simulated)
@@ -504,6 +504,8 @@ def journal_of_queue(request: QueueRequest) -> Journal:
         begun = Journal.last_left(free, _Begun)
         commands = begun.commands if begun else ()
         in_common = sum(map(str.__eq__, commands, request.commands))
+        if not request.resume and in_common < len(commands) / 2:
+            in_common = 0
         left_at = Journal.left_at(free)
         return in_common, begun is None, left_at if in_common else -left_at
 

@@ -228,6 +228,12 @@ def test_queues_that_pipes_bring_are_known_by_their_commands(tmp_path: Path) -> 
     piped("echo 1 >> ran", "false")  # begins anew
     assert "1 of 2 commands had" in piped("echo 1 >> ran", "true", resume=True)
     assert (tmp_path / "ran").read_text().split() == ["1", "2", "1"]
+    piped("echo 1 >> ran", "echo 3 >> ran", "false")  # begins anew, as half of one
+    piped(
+        "echo 1 >> ran", "echo 4 >> ran", "echo 5 >> ran", "false"
+    )  # has little in common
+    again = piped("echo 1 >> ran", "echo 3 >> ran", "true", resume=True)
+    assert "2 of 3 commands had" in again
 
 
 def test_commands_that_a_shell_passes_are_resumed_as_typed(tmp_path: Path) -> None:
