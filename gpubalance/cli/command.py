@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import difflib
 import itertools
-import os
 import re
 from collections.abc import Container, Iterator, Mapping, Sequence, Set
 from contextlib import suppress
@@ -25,6 +24,7 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_command
 
+from gpubalance.cli.output import is_named
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
 from gpubalance.text import clean
 
@@ -345,14 +345,12 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> Any:
         """Runs the command. Raises UsageError if -o would overwrite a file that it reads."""
         output = ctx.params.get("output")
-        # Path.is_file raises for a name that is too long.
-        if output is not None and os.path.isfile(output):  # noqa: PTH113
-            others = [value for name, value in ctx.params.items() if name != "output"]
-            if any(Path(output).samefile(name) for name in _files_named(others)):
-                raise UsageError(
-                    f"-o {output} is a file that {ctx.info_name} reads",
-                    remedy="give another -o",
-                )
+        others = [value for name, value in ctx.params.items() if name != "output"]
+        if output is not None and is_named(Path(output), _files_named(others)):
+            raise UsageError(
+                f"-o {output} is a file that {ctx.info_name} reads",
+                remedy="give another -o",
+            )
         return super().invoke(ctx)
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
@@ -392,13 +390,12 @@ def _no_type(ctx: Any) -> None:
 
 
 def _files_named(values: Sequence[Any]) -> Iterator[str]:
-    """The existing files that these values name, also as `file.py:function`."""
+    """The files that these values may name, also as `file.py:function`."""
     for value in values:
         words = value if isinstance(value, list | tuple) else [value]
         for word in map(str, words):
-            for name in (word, word.rpartition(":")[0]):
-                if os.path.isfile(name):  # noqa: PTH113  (as above)
-                    yield name
+            yield word
+            yield word.rpartition(":")[0]
 
 
 def _ends_of_lists(arguments: Sequence[str], lists: Container[str]) -> Iterator[int]:

@@ -100,7 +100,9 @@ def launch(
 
 def _would_start(plan: Plan, command: Sequence[str]) -> str:
     """Each process that would be started, with its devices and their samples."""
+    from gpubalance.cli.output import width
     from gpubalance.jobs.launch import processes_of
+    from gpubalance.render.table import prose
 
     lines = [f"python {clean(shlex.join(command))}"]
     processes = processes_of([plan.devices[number] for number in plan.split.used])
@@ -110,6 +112,6 @@ def _would_start(plan: Plan, command: Sequence[str]) -> str:
             f"{device.label} {device.name}, {next(samples)} samples"
             for device in devices
         ]
-        lines.append(f"  process {number}: {'; '.join(shares)}")
+        lines += prose(f"process {number}: {'; '.join(shares)}", width(), "  ", "    ")
     lines.append("nothing was started")
     return "\n".join(lines)

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.output import check_file, make_folder, write_file
+from gpubalance.cli.output import (
+    check_file,
+    is_named,
+    make_folder,
+    write_file,
+)
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.settings.record import Record, output_option
 from gpubalance.text import clean_lines
@@ -25,9 +30,8 @@ _INSTALL = (
     "pip install '.[report]' in gpubalance's checkout, or run this there: "
     "GPUBALANCE_EXTRAS=report scripts/gpubalance report …"
 )
-_CAN_WRITE = (
-    "\nit can write a page (--html FILE), pictures (--png DIR) and tables "
-    "(--markdown, --csv)"
+_CAN_WRITE = (  # fits into a terminal's line
+    "\nit can write a page (--html), pictures (--png) and tables (--markdown, --csv)"
 )
 
 # What --share takes out: of one, and of several.
@@ -135,7 +139,7 @@ def report(results: Results, wanted: ReportOptions) -> None:
 def _check_written(
     option: str, file: Path, results: Sequence[Path], *, overwrite: bool
 ) -> None:
-    if file.resolve() in [path.resolve() for path in results]:
+    if is_named(file, results):
         raise UsageError(
             f"{option} {file} would overwrite one of the results",
             remedy=f"give another {option}",

@@ -61,6 +61,7 @@ def test_dry_runs_start_nothing(
     assert done.code == 0
     assert f"python {script} --lr 3\n  process 1: GPU:0 " in done.out
     assert done.out.endswith("nothing was started\n")
+    assert max(map(len, done.out.splitlines()[1:])) <= 80
     assert "given" not in done.out
     hosts = str(write_plan(tmp_path))
     done = in_process(["launch", "--dry-run", *VIA, hosts, script])

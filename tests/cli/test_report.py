@@ -108,7 +108,7 @@ def test_without_an_option_it_prints_what_each_command_printed() -> None:
     assert first.startswith("pair-run.json:\nbatches 820 568: ")
     assert "GPU:1   GeForce GTX 1080 " in first
     assert second.startswith("each device alone: ")
-    writes = "a page (--html FILE), pictures (--png DIR) and tables (--markdown, --csv)"
+    writes = "a page (--html), pictures (--png) and tables (--markdown, --csv)"
     assert done.stderr == f"\nit can write {writes}\n"
     assert here("report", "-q", str(samples.RUN), code=0).stderr == ""
 

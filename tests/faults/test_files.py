@@ -212,6 +212,9 @@ def test_32_a_deleted_current_folder_is_none_of_absolute_paths(
     for more in ([], ["--overwrite"]):
         assert in_process(["plan", probe, "-o", plan, *more]).code == 0
     assert in_process(["plan", plan, "-o", plan, "--overwrite"]).code == 2
+    assert in_process(["report", plan, "--share", plan, "--overwrite"]).code == 2
+    done = in_process(["report", "gone.json", "--share", plan, "--overwrite"])
+    assert "can't read gone.json" in done.err
 
 
 def test_32_a_name_that_is_not_utf8_is_no_bug(
