@@ -152,8 +152,7 @@ def as_measured(problem: Problem, allocation: Allocation) -> Allocation:
 
     The solver uses a curve that never falls: a batch that was measured slower than a larger one
     counts with the larger one's time. The solver avoids such a batch, unless the other devices
-    can't have fewer samples. Here it counts with its own time. `best_split` in jobs/plan/problem.py
-    calls this, and then `smallest_on_plateau`.
+    can't have fewer samples. Here it counts with its own time.
     """
     split = allocation.split
     computes_s = list(allocation.compute_s)

@@ -40,7 +40,7 @@ class Line:
     beta_s: float
     residual: float
 
-    slower_than_larger: ClassVar[frozenset[int]] = frozenset()  # see `Curve`
+    falls: ClassVar[bool] = False  # see `Curve`
 
     @property
     def pieces(self) -> tuple[Piece, ...]:
@@ -109,11 +109,10 @@ class Curve:
         excess_s = np.interp(batch, self.batches, self._excess_s)
         return self.step_time_s(batch) + float(excess_s)
 
-    @cached_property
-    def slower_than_larger(self) -> frozenset[int]:
-        """The batches that were measured to take longer than a larger one."""
-        points = zip(self.batches, self.step_times_s, self._rising_s, strict=True)
-        return frozenset(batch for batch, own_s, min_s in points if own_s > min_s)
+    @property
+    def falls(self) -> bool:
+        """Whether any batch was measured to take longer than a larger one."""
+        return self._rising_s != self.step_times_s
 
     @cached_property
     def _rising_s(self) -> tuple[float, ...]:
@@ -130,7 +129,7 @@ class Curve:
 
     def up_to(self, batch: int) -> Curve:
         """The curve of a device that can't have more: no batch beyond counts as faster."""
-        if not self.slower_than_larger or not 0 < batch < self.batches[-1]:
+        if not self.falls or not 0 < batch < self.batches[-1]:
             return self
         sizes = sorted({1, batch, *(size for size in self.batches if size < batch)})
         return Curve(tuple(sizes), tuple(map(self.measured_s, sizes)))

@@ -169,7 +169,7 @@ class Solver:
         has_slower = False
         for device, load in enumerate(self._problem.loads):
             batch = int(units[device]) * self._multiple
-            if not batch or not load.model.slower_than_larger:
+            if not batch or not load.model.falls:
                 continue
             min_s = load.model.step_time_s(batch)
             if load.model.measured_s(batch) > min_s:
