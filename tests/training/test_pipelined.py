@@ -21,6 +21,7 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.split import Pipelined, load_layers
 from tests.engine.pipelines import in_stages, orders_of
 from tests.support.altered import altered
+from tests.support.cases import cases
 from tests.support.late import keras, losses, ops, optimizers, tf
 from tests.support.late import layers as of
 from tests.support.told import refused, warned
@@ -28,6 +29,7 @@ from tests.training.cases import apart, largest
 from tests.training.models import compiled, dense, subclassed, two_in_two_out
 from tests.training.own_code import traced
 from tests.training.samples import numbers, of_two, weighted, words
+from tests.training.told import keeping
 
 _MICRO_BATCH = 8
 _MICRO_BATCHES = 4
@@ -413,6 +415,32 @@ def test_a_step_that_is_interrupted_is_done_to_its_end(
     alone.fit(*given, verbose=0)
     assert apart(model, alone) < 1e-6
     assert int(model.optimizer.iterations) == int(alone.optimizer.iterations) == 1
+
+
+@cases("module, name", ("cut_model.Update", "trace"), ("section.Section", "backward"))
+def test_a_trace_that_is_interrupted_is_made_again(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every later step would train nothing, and what it counted would stay counted."""
+
+    def built() -> Any:
+        kept = of.BatchNormalization(), keeping("sum")
+        return compiled([*dense()[:-1], *kept, of.Dense(3, "softmax")])
+
+    layers, model, alone = beside(built)
+    given = numbers(_MICRO_BATCH)
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"gpubalance.engine.pipeline.{module}.{name}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layers.fit(model, *given, verbose=0)
+    layers.fit(model, *given, verbose=0)
+    alone.fit(*given, verbose=0)
+    assert apart(model, alone) < 1e-6
+    assert int(model.optimizer.iterations) == 1
 
 
 def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:
