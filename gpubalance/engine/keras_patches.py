@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import gc
 import inspect
 import re
 import threading
@@ -462,14 +463,24 @@ def move(variable: Any, device: str) -> None:
     variable._value._unique_id = old._unique_id  # an optimizer's key
 
 
-def forget_traces(model: Any) -> None:
-    """Has Keras' own methods of a model, and of models in it, traced again before the next batch.
+# What Keras has traced of a model
+_TRACES = ("train_function", "test_function", "predict_function")
 
-    A trace keeps the values that variables had before they were moved.
+
+def forget_traces(model: Any) -> None:
+    """Has all models with variables of this one traced again before their next batch.
+
+    Such is an encoder, made of the model's first layers. A trace keeps the values that variables
+    had before they were moved.
     """
-    for part in model._flatten_layers():
-        if isinstance(part, keras.Model):
-            part.train_function = part.test_function = part.predict_function = None
+    moved = {id(variable) for variable in model.variables}
+    for one in gc.get_objects():  # Keras keeps no list of models
+        if not issubclass(type(one), keras.Model):
+            continue
+        traces = [name for name in _TRACES if getattr(one, name, None)]
+        if traces and not moved.isdisjoint(map(id, one.variables)):
+            for name in traces:
+                setattr(one, name, None)
 
 
 def move_slots(optimizer: Any) -> None:

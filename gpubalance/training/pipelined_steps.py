@@ -15,7 +15,12 @@ import tensorflow as tf
 from gpubalance.engine.data_faults import no_labels
 from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.failures import TaskFailedError, failing_replica
-from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
+from gpubalance.engine.keras_patches import (
+    forget_traces,
+    is_keras_own,
+    losses_of,
+    name_of,
+)
 from gpubalance.engine.pipeline.blocks import Blocks, Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import (
@@ -175,6 +180,7 @@ class PipelinedSteps(KerasFunctions):
         model = self.model
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         segments = tuple(Segment(*segment) for segment in self._result.segments)
+        forget_traces(model)  # first, as the move may fail half-way
         try:
             return CutModel(model, self._blocks(), segments, names, optimizer)
         except tf.errors.OpError as error:

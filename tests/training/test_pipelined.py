@@ -155,9 +155,12 @@ def test_keras_and_each_cut_go_on_from_the_same_weights() -> None:
     two, three = (layers_for(built(), stages) for stages in (2, 3))
     with three.scope():
         model = built()
+    encoder = keras.Model(model.inputs[0], model.layers[-2].output)
     trainers = (model.fit, *(partial(cut.fit, model) for cut in (two, three)))
     for trains in (model.evaluate, *trainers):
         trains(*given, verbose=0)
+        encoded = encoder.predict(given[0], verbose=0)
+        assert largest(encoded, np.array(encoder(given[0]))) < 1e-6
         found = [model.evaluate(*given, verbose=0)]
         found += [cut.evaluate(model, *given, verbose=0) for cut in (two, three)]
         assert found == pytest.approx(found[:1] * 3)

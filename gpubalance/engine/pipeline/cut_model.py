@@ -203,7 +203,6 @@ class CutModel:
             section = Section(blocks.calls, span, name, loss, optimizer.scale_loss)
             self.sections.append(section)
             trained[segment.device] += section.trained
-        keras_patches.forget_traces(model)
         if optimizer.built:
             keras_patches.move_slots(optimizer)
         else:
