@@ -437,7 +437,11 @@ def run_as_graph(
 
 
 def inputs_of(function: Any, data: Any) -> list[Any]:
-    """A Functional's flat inputs from a user's data, cast as it does, and by name from a dict."""
+    """A Functional's flat inputs from a user's data, cast as it does, and by name from a dict.
+
+    Raises ValueError for other shapes than it takes: a trace for those would compute anything.
+    """
+    function._assert_input_compatibility(data)
     return list(function._standardize_inputs(data))
 
 

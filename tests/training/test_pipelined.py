@@ -202,6 +202,20 @@ def test_predict_never_takes_samples_for_channels() -> None:
     assert largest(outputs, model.predict(inputs, verbose=0)) < 1e-5
 
 
+def test_inputs_of_another_shape_are_refused_as_by_keras() -> None:
+    """What is traced for five words would take the first five of nine."""
+
+    def built() -> Any:
+        return compiled([keras.Input((5, 4)), of.LSTM(6), of.Dense(3, "softmax")])
+
+    layers, longer = layers_for(built()), np.ones((_SAMPLES, 9, 4), "float32")
+    with layers.scope():
+        model = built()
+    for method, *labels in ((layers.predict,), (layers.fit, np.zeros(_SAMPLES))):
+        with pytest.raises(ValueError, match=r"expected shape=\(None, 5, 4\)"):
+            method(model, longer, *labels, verbose=0)
+
+
 def test_whole_numbers_of_a_lambda_go_to_another_device() -> None:
     """Keras takes what a Lambda gives for real numbers."""
 
