@@ -437,7 +437,11 @@ def run_as_graph(
 
 
 def inputs_of(function: Any, data: Any) -> list[Any]:
-    """A Functional's flat inputs from a user's data, cast as it does, and by name from a dict."""
+    """A Functional's flat inputs from a user's data, cast as it does, and by name from a dict.
+
+    Raises ValueError for other shapes than it takes: a trace for those would compute anything.
+    """
+    function._assert_input_compatibility(data)
     return list(function._standardize_inputs(data))
 
 
@@ -468,7 +472,7 @@ def forget_traces(model: Any) -> None:
 
     A trace keeps the values that variables had before they were moved. Models that share some, as
     a nested one or a feature extractor, are known to nobody but the garbage collector, which finds
-    them by their classes within a tenth of a second.
+    them by their classes.
     """
     kinds = [keras.Model]
     for kind in kinds:  # which grows meanwhile

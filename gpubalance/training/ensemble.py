@@ -118,8 +118,11 @@ class Ensemble:
 
         there = self._there[number]
         if there is not self._models[number] and not self._is_file[number]:
-            # The user may have trained the model since it was copied
-            there.set_weights(self._models[number].get_weights())
+            # The user may have trained the model since it was copied. Not by set_weights, which
+            # takes each weight over the host.
+            pairs = zip(there.weights, self._models[number].weights, strict=True)
+            for copy, weight in pairs:
+                copy.assign(tf.convert_to_tensor(weight.value))
         began_s = time.perf_counter()
         with tf.device(self._names[device]):
             outputs = there.predict(data, **options)

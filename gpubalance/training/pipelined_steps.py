@@ -15,7 +15,12 @@ import tensorflow as tf
 from gpubalance.engine import data_faults
 from gpubalance.engine.datasets import cleaned, samples_of
 from gpubalance.engine.failures import TaskFailedError, failing_replica
-from gpubalance.engine.keras_patches import is_keras_own, losses_of, name_of
+from gpubalance.engine.keras_patches import (
+    forget_traces,
+    is_keras_own,
+    losses_of,
+    name_of,
+)
 from gpubalance.engine.pipeline.blocks import Blocks, Calls
 from gpubalance.engine.pipeline.cut_model import CutModel
 from gpubalance.engine.pipeline.micro_batches import (
@@ -195,6 +200,7 @@ class PipelinedSteps(KerasFunctions):
         model = self.model
         optimizer = model.optimizer if model.compiled else keras.optimizers.SGD()
         segments = tuple(Segment(*segment) for segment in self._result.segments)
+        forget_traces(model)  # first, as the move may fail half-way
         try:
             return CutModel(model, self._blocks(), segments, names, optimizer)
         except tf.errors.OpError as error:
@@ -292,7 +298,8 @@ class PipelinedSteps(KerasFunctions):
             outputs, added = self._outputs(micro_batch_of(some[:1], self._calls))
             return np.array([self._loss_of(some, outputs), *map(float, added)])
 
-        check_loss(self.model, samples_of(parts), self._result.micro_batch, losses)
+        with self._pipeline.cut.uncounted():
+            check_loss(self.model, samples_of(parts), self._result.micro_batch, losses)
 
     def _together(self, outputs: Sequence[Any]) -> Any:
         """The outputs of all micro-batches as one, in the host's memory."""

@@ -170,16 +170,15 @@ def _layer_elsewhere(model: Any, strategy: Any) -> str | None:
     return None
 
 
-def shared_metric_text(model: Any, strategy: Any) -> str:
-    """The warning of a metric with variables outside the strategy's scope; else empty."""
+def own_metric_text(model: Any, strategy: Any) -> str:
+    """The warning, in one process of several, of a metric outside the strategy's scope, or ''."""
     is_inside = strategy.extended.variable_created_in_scope
     for variable, metric in metric_variables(model):
-        if strategy.num_replicas_in_sync > 1 and not is_inside(variable.value):
+        if not is_inside(variable.value):
             return (
                 f"the metric {metric.name} of the model {model.name} was made outside "
-                "split.scope(), so the devices count in the same variables, and what is "
-                "logged of it counts some of the last batch's samples twice: make it "
-                "inside `with split.scope():`"
+                "split.scope(), so each process logs an epoch of its own samples alone: "
+                "make it inside `with split.scope():`"
             )
     return ""
 

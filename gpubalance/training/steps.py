@@ -33,7 +33,7 @@ from gpubalance.training.keras_functions import KerasFunctions
 from gpubalance.training.launched import reports
 from gpubalance.training.memory import out_of_memory, ran_out
 from gpubalance.training.processes import Processes, end_together, quiet
-from gpubalance.training.scope import refuse_another_scope, shared_metric_text
+from gpubalance.training.scope import own_metric_text, refuse_another_scope
 from gpubalance.training.step_warnings import StepWarnings
 
 # While the parity check can't decide, it is tried on this many batches of a model at most.
@@ -377,7 +377,8 @@ class Steps(KerasFunctions):
         strategy = self._replicas.strategy
         built.build(self.model, strategy, batch, trains=trains)
         self._is_built = True
-        self._warnings.warn_once(shared_metric_text(self.model, strategy))
+        if self._replicas.cluster is not None:
+            self._warnings.warn_once(own_metric_text(self.model, strategy))
         # A function for batches of one size is faster, but takes seconds to make. If the split may
         # change, such a function is made only for shares that have lasted for some seconds.
         self._functions.defers_size_functions = self._rebalances

@@ -21,6 +21,7 @@ from gpubalance.settings.device import DeviceProfile, JointProfile
 from gpubalance.training.split import Pipelined, load_layers
 from tests.engine.pipelines import in_stages, orders_of
 from tests.support.altered import altered
+from tests.support.cases import cases
 from tests.support.late import keras, losses, ops, optimizers, tf
 from tests.support.late import layers as of
 from tests.support.told import refused, warned
@@ -28,6 +29,7 @@ from tests.training.cases import apart, largest
 from tests.training.models import compiled, dense, subclassed, two_in_two_out
 from tests.training.own_code import traced
 from tests.training.samples import numbers, of_two, weighted, words
+from tests.training.told import keeping
 
 _MICRO_BATCH = 8
 _MICRO_BATCHES = 4
@@ -153,9 +155,12 @@ def test_keras_and_each_cut_go_on_from_the_same_weights() -> None:
     two, three = (layers_for(built(), stages) for stages in (2, 3))
     with three.scope():
         model = built()
+    encoder = keras.Model(model.inputs[0], model.layers[-2].output)
     trainers = (model.fit, *(partial(cut.fit, model) for cut in (two, three)))
     for trains in (model.evaluate, *trainers):
         trains(*given, verbose=0)
+        encoded = encoder.predict(given[0], verbose=0)
+        assert largest(encoded, np.array(encoder(given[0]))) < 1e-6
         found = [model.evaluate(*given, verbose=0)]
         found += [cut.evaluate(model, *given, verbose=0) for cut in (two, three)]
         assert found == pytest.approx(found[:1] * 3)
@@ -214,6 +219,20 @@ def test_predict_never_takes_samples_for_channels() -> None:
     layers, inputs = layers_for(compiled(model)), numbers(_SAMPLES)[0]
     outputs = layers.predict(model, inputs, verbose=0)
     assert largest(outputs, model.predict(inputs, verbose=0)) < 1e-5
+
+
+def test_inputs_of_another_shape_are_refused_as_by_keras() -> None:
+    """What is traced for five words would take the first five of nine."""
+
+    def built() -> Any:
+        return compiled([keras.Input((5, 4)), of.LSTM(6), of.Dense(3, "softmax")])
+
+    layers, longer = layers_for(built()), np.ones((_SAMPLES, 9, 4), "float32")
+    with layers.scope():
+        model = built()
+    for method, *labels in ((layers.predict,), (layers.fit, np.zeros(_SAMPLES))):
+        with pytest.raises(ValueError, match=r"expected shape=\(None, 5, 4\)"):
+            method(model, longer, *labels, verbose=0)
 
 
 def test_whole_numbers_of_a_lambda_go_to_another_device() -> None:
@@ -464,6 +483,32 @@ def test_a_step_that_is_interrupted_is_done_to_its_end(
     alone.fit(*given, verbose=0)
     assert apart(model, alone) < 1e-6
     assert int(model.optimizer.iterations) == int(alone.optimizer.iterations) == 1
+
+
+@cases("module, name", ("cut_model.Update", "trace"), ("section.Section", "backward"))
+def test_a_trace_that_is_interrupted_is_made_again(
+    module: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else every later step would train nothing, and what it counted would stay counted."""
+
+    def built() -> Any:
+        kept = of.BatchNormalization(), keeping("sum")
+        return compiled([*dense()[:-1], *kept, of.Dense(3, "softmax")])
+
+    layers, model, alone = beside(built)
+    given = numbers(_MICRO_BATCH)
+
+    def interrupted(*_: Any) -> None:
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(f"gpubalance.engine.pipeline.{module}.{name}", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        layers.fit(model, *given, verbose=0)
+    layers.fit(model, *given, verbose=0)
+    alone.fit(*given, verbose=0)
+    assert apart(model, alone) < 1e-6
+    assert int(model.optimizer.iterations) == 1
 
 
 def test_what_was_not_cut_is_refused(tmp_path: Path) -> None:

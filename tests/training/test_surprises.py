@@ -22,13 +22,14 @@ from gpubalance.training.split import Split, load_plan
 from tests.jobs.probes import devices_of
 from tests.support.altered import altered
 from tests.support.known import known
-from tests.support.late import keras, layers, losses, metrics, ops, tf
+from tests.support.late import keras, layers, losses, ops, tf
 from tests.support.told import refused, warned, warnings_of
 from tests.training.cases import apart, in_split, simulated
 from tests.training.models import classifier, compiled, dense
 from tests.training.plans import planned
 from tests.training.samples import in_sizes, numbers
 from tests.training.test_hosts import TWO_HOSTS
+from tests.training.told import metric
 
 X, Y = numbers(240)
 ADAM = Optimizer(name="Adam", per_weight=2.0)
@@ -219,18 +220,28 @@ def test_each_model_from_outside_the_scope_is_told_once() -> None:
     del split
 
 
-def test_a_metric_from_outside_the_scope_is_told_once() -> None:
-    """The devices add to the same variables in turn, and each one's own are summed."""
-    mine = metrics.SparseCategoricalAccuracy(name="mine")
-    split, model = in_split(compiled, dense(), metrics=[mine, "accuracy"])
-    (text,) = told(lambda: split.fit(model, X[:100], Y[:100], verbose=0))
-    outside = (
-        f"the metric mine of the model {model.name} was made outside split.scope()"
-    )
-    assert text.startswith(outside)
-    assert told(lambda: split.fit(model, X[:100], Y[:100], verbose=0)) == []
-    alone, model = in_split(compiled, dense(), metrics=[mine], batches=(100,))
-    assert told(lambda: alone.fit(model, X[:100], Y[:100], verbose=0)) == []
+def test_a_metric_from_outside_the_scope_counts_each_sample_once() -> None:
+    """The devices add to the same variables. In a process of several they are its own."""
+    from gpubalance.training.scope import own_metric_text
+
+    outside = metric("sum")
+    split, model = in_split(compiled, dense(), metrics=[outside])
+    alone = compiled(dense(), metrics=[metric("sum")])
+    alone.set_weights(model.get_weights())
+    logged: list[dict[str, float]] = []
+
+    def see(_batch: int, logs: Any) -> None:
+        logged.append({name: float(value) for name, value in logs.items()})
+
+    callbacks = [keras.callbacks.LambdaCallback(on_train_batch_end=see)]
+    options = {"shuffle": False, "verbose": 0, "callbacks": callbacks}
+    assert told(lambda: split.fit(model, X, Y, batch_size=100, **options)) == []
+    alone.fit(X, Y, 100, **options)
+    for mine, its in zip(logged[:3], logged[3:], strict=True):
+        assert mine == pytest.approx(its)
+    strategy = split.replicas.strategy
+    assert "each process logs" in own_metric_text(model, strategy)
+    assert not own_metric_text(in_split(compiled, dense())[1], strategy)
 
 
 def test_batch_normalisation_that_is_not_synchronised_is_told_once() -> None:

@@ -8,8 +8,9 @@ to know of all gradients: the global norm, and whether all are finite.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -202,7 +203,6 @@ class CutModel:
             section = Section(blocks.calls, span, name, loss, optimizer.scale_loss)
             self.sections.append(section)
             trained[segment.device] += section.trained
-        keras_patches.forget_traces(model)
         if optimizer.built:
             keras_patches.move_slots(optimizer)
         else:
@@ -226,6 +226,20 @@ class CutModel:
     def is_in_place(self) -> bool:
         """Whether no variable was moved since, by another cut of the same model, or replaced."""
         return all(section.is_in_place for section in self.sections)
+
+    @contextmanager
+    def uncounted(self) -> Iterator[None]:
+        """Undoes what layers count inside the block, also if it fails."""
+        counted: list[Any] = []
+        for section in self.sections:
+            counted += section.counted
+        with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
+            before = [tf.identity(variable.value) for variable in counted]
+        try:
+            yield
+        finally:
+            for variable, value in zip(counted, before, strict=True):
+                variable.assign(value)
 
     def take_gradients(self, device: int) -> list[Gradient]:
         """A device's gradients, summed over micro-batches, which it forgets."""

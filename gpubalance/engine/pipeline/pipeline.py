@@ -239,6 +239,7 @@ class Pipeline:
         self.cut = cut
         self.pace: PipelinePace | None = None
         self._threads = ThreadPoolExecutor(len(self.cut.update.devices))
+        self._is_prepared = False
 
     def follow(
         self,
@@ -324,22 +325,22 @@ class Pipeline:
     def prepare(self, micro: MicroBatch) -> None:
         """Traces in this thread all that a step with such labels runs.
 
-        What layers count meanwhile is restored.
+        What layers count meanwhile is restored. If it fails or is interrupted, the next call does
+        all of it again: without its update a device would train nothing.
         """
-        sections = self.cut.sections
-        if all(section.is_traced(micro.labels) for section in sections):
+        if self._is_prepared and self._is_traced(micro):
             return
-        counted: list[Any] = []
-        for section in sections:
-            counted += section.counted
-        with tf.device("/CPU:0"):  # else untrained weights would be copied to a GPU
-            before = [tf.identity(variable.value) for variable in counted]
-        while not all(section.is_traced(micro.labels) for section in sections):
+        self._is_prepared = False
+        with self.cut.uncounted():
             self._try(micro)
-        for device in self.cut.update.devices:
-            self.cut.update.trace(device, self.cut.take_gradients(device))
-        for variable, value in zip(counted, before, strict=True):
-            variable.assign(value)
+            while not self._is_traced(micro):
+                self._try(micro)
+            for device in self.cut.update.devices:
+                self.cut.update.trace(device, self.cut.take_gradients(device))
+        self._is_prepared = True
+
+    def _is_traced(self, micro: MicroBatch) -> bool:
+        return all(section.is_traced(micro.labels) for section in self.cut.sections)
 
     def _try(self, micro: MicroBatch) -> None:
         """Runs both passes of a micro-batch in each section."""

@@ -20,8 +20,7 @@ from gpubalance.engine.step.rounding import computed_again
 from gpubalance.engine.step.state import (
     handles,
     metric_values,
-    metric_variables,
-    summed_of,
+    of_each_replica,
     with_inner,
 )
 from gpubalance.engine.step.sums import one_vector, split_vector, weighed, wide
@@ -307,8 +306,9 @@ class DeferredResults:
         """`devices`: all replicas', none in a cluster. With fewer than two no log is deferred."""
         self._devices = devices
         self._results: dict[str, MetricResult] = {}  # by the log's name
-        self.summed = summed_of(model)
-        self._large = [one for one, _ in metric_variables(model) if _is_large(one)]
+        of_each = of_each_replica(model, several_here=len(devices) > 1)
+        self.summed = [one for one in of_each if one.dtype in ("float32", "float64")]
+        self._large = list(filter(_is_large, of_each))
         self.unsummed: list[Any] = []
 
     def take(
@@ -392,14 +392,14 @@ def traced_anew(
 
 
 def _is_large(variable: Any) -> bool:
-    """Whether it is a state of which each replica has its own, and too large to sum each time.
+    """Whether a metric's state is too large to sum each time.
 
     Whole numbers, as `MeanIoU` counts, go over the host if a step reads them.
     """
     dtype = tf.as_dtype(variable.dtype)
     size: int = dtype.size * math.prod(variable.shape)
     is_numeric = dtype.is_floating or dtype.is_integer
-    return is_numeric and variable.aggregation == "sum" and size > _LARGE_BYTES
+    return is_numeric and size > _LARGE_BYTES
 
 
 def _is_float_scalar(value: Any) -> bool:

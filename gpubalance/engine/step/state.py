@@ -212,14 +212,17 @@ def metric_values(variables: Iterable[Any]) -> list[Any]:
     return [tf.convert_to_tensor(variable.value) for variable in variables]
 
 
-def summed_of(model: Any) -> list[Any]:
-    """The metrics' variables of which each replica has its own, and the sum counts: nearly all."""
-    summed = []
+def of_each_replica(model: Any, *, several_here: bool) -> list[Any]:
+    """The metrics' variables of which each replica has its own, and the sum counts: nearly all.
+
+    If there are `several_here`, in this process, they share a variable from outside the scope.
+    """
+    found = []
     for variable, _ in metric_variables(model):
-        is_number = variable.dtype in ("float32", "float64")
-        if is_number and variable.aggregation == "sum":
-            summed.append(variable)
-    return summed
+        is_of_scope = isinstance(variable._value, tf.distribute.DistributedValues)
+        if variable.aggregation == "sum" and (is_of_scope or not several_here):
+            found.append(variable)
+    return found
 
 
 def handles(variables: Iterable[Any]) -> set[int]:
