@@ -170,7 +170,9 @@ class PipelinedSteps(KerasFunctions):
                 validates=trains and self._tests,
             ) from None
         except ValueError as error:
-            fault = data_faults.of_labels(error)
+            fault = data_faults.of_labels(error) or data_faults.of_inputs(
+                self.model, self._input_specs, validates=trains and self._tests
+            )
             if fault is not None:
                 raise fault from None
             raise
