@@ -27,7 +27,10 @@ from gpubalance.system.versions import software, too_old, untested
 from gpubalance.text import clean
 
 _VARIABLE = "CUDA_VISIBLE_DEVICES"
-_SIMULATE = "without a GPU: {option}gtx1080ti-gtx1080 (a profile) or {option}N (plain CPU devices)"
+_SIMULATE = (
+    "without a GPU: {option}{profile} (a profile) or {option}N (plain CPU devices)"
+)
+_PROFILE = {OPTION: "gtx1080ti-gtx1080", IN_A_SCRIPT: "'gtx1080ti-gtx1080'"}
 # What slows a profile is called beside what names it
 _TIME_SCALE = {OPTION: "--time-scale ", IN_A_SCRIPT: "time_scale="}
 
@@ -206,7 +209,7 @@ def machine_of(reading: Reading, whose: str = "", option: str = OPTION) -> Machi
 
     Raises EnvironmentFault, which begins with `whose` they are, if there are none.
     """
-    simulate = _SIMULATE.format(option=option)
+    simulate = _SIMULATE.format(option=option, profile=_PROFILE[option])
     if reading.problem:
         cause = known_error(reading.code).cause if reading.code else ""
         raise EnvironmentFault(

@@ -177,7 +177,8 @@ def simulated_devices(
     where its devices are. Errors call the source by that `option`.
     """
     # A script may pass anything
-    if isinstance(source, bool) or not isinstance(source, int | str | Path):
+    is_kind = isinstance(source, int | str | Path) and not isinstance(source, bool)
+    if not is_kind or source == "":
         raise UsageError(
             f"simulate={source!r} is neither a number of plain CPU devices nor a "
             "profile's file or name"

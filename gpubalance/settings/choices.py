@@ -69,10 +69,12 @@ def refuse_name(option: str, name: str) -> None:
             "builds it",
         )
     if not (place and function) and (option == "--data" or ":" in name):
-        remedy = "write package.module:function or file.py:function"
+        named = "a function but no file or module"
+        if not function or ":" not in name:
+            named = "a file or module but no function"
         raise BadInput(
-            f"{option} {clean(name)!r} names a file or module but no function",
-            remedy=remedy,
+            f"{option} {clean(name)!r} names {named}",
+            remedy="write package.module:function or file.py:function",
         )
 
 

@@ -15,7 +15,6 @@ from gpubalance.planning.ensemble import MOST_TRIED, Placement, Trained, place_m
 from gpubalance.text import clean
 from gpubalance.training.device_split import Gpus, Simulate, machine_for
 from gpubalance.training.distribute import copied
-from gpubalance.training.keras_functions import check_model
 
 _BATCH = 32  # Keras' own
 _TIMED = 3  # predictions
@@ -327,7 +326,12 @@ def _model(model: Any) -> Any:
                 f"{model} can't be loaded: {clean(str(error), 300)}",
                 remedy="give a file that model.save('model.keras') wrote",
             ) from error
-    check_model(model, _CALL)
+    if not isinstance(model, keras.Model):
+        raise BadInput(
+            "an ensemble takes Keras models and files, and got a value of type "
+            f"{type(model).__name__} among them",
+            remedy=_CALL,
+        )
     return model
 
 

@@ -188,7 +188,7 @@ def test_a_larger_batch_is_placed_anew(tmp_path: Path) -> None:
 
 
 def test_what_is_no_model_or_no_data_is_refused(tmp_path: Path) -> None:
-    with refused("takes a Keras model first, and got a value of type int"):
+    with refused("takes Keras models and files, and got a value of type int among"):
         gpubalance.Ensemble([1], simulate=1)
     without_brackets: Any
     for without_brackets in (dense(3), "model.keras", Path("model.keras")):
