@@ -24,8 +24,8 @@ from typer.core import TyperArgument, TyperCommand, TyperGroup, TyperOption
 from typer.exceptions import TyperException
 from typer.main import get_command
 
-from gpubalance.cli.output import is_named
 from gpubalance.errors import BadInput, GpubalanceError, PlanMismatch, UsageError
+from gpubalance.system.files import is_among, read_toml
 from gpubalance.text import clean
 
 _REMEDY = "--config takes a TOML file: see gpubalance guide shell"
@@ -97,7 +97,6 @@ def defaults(
     switch, or the reverse. Other wrong values are left to whatever rejects them on the command
     line.
     """
-    from gpubalance.system.files import read_toml
 
     document = read_toml(path, "config", remedy=_REMEDY)
     options = {name: dict(options_of(command)) for name, command in commands.items()}
@@ -346,7 +345,7 @@ class Command(TyperCommand):
         """Runs the command. Raises UsageError if -o would overwrite a file that it reads."""
         output = ctx.params.get("output")
         others = [value for name, value in ctx.params.items() if name != "output"]
-        if output is not None and is_named(Path(output), _files_named(others)):
+        if output is not None and is_among(Path(output), _files_named(others)):
             raise UsageError(
                 f"-o {output} is a file that {ctx.info_name} reads",
                 remedy="give another -o",

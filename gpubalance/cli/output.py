@@ -51,16 +51,6 @@ def check_file(option: str, path: Path, *, overwrite: bool) -> None:
         raise EnvironmentFault(message, remedy=f"give another {option}") from None
 
 
-def is_named(file: Path, names: Iterable[str | Path]) -> bool:
-    """Whether the file is there, and one of these names is its own."""
-    for name in names:
-        # One of them is not there, or can be no file's name.
-        with contextlib.suppress(OSError, ValueError):
-            if file.samefile(name) and file.is_file():
-                return True
-    return False
-
-
 def file_exists(option: str, path: Path) -> UsageError:
     """The error for a file that would be replaced."""
     return UsageError(f"{path} exists", remedy=f"give another {option}, or --overwrite")

@@ -11,14 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gpubalance.cli.output import (
-    check_file,
-    is_named,
-    make_folder,
-    write_file,
-)
+from gpubalance.cli.output import check_file, make_folder, write_file
 from gpubalance.errors import EnvironmentFault, UsageError
 from gpubalance.settings.record import Record, output_option
+from gpubalance.system.files import is_among
 from gpubalance.text import clean_lines
 
 if TYPE_CHECKING:
@@ -139,7 +135,7 @@ def report(results: Results, wanted: ReportOptions) -> None:
 def _check_written(
     option: str, file: Path, results: Sequence[Path], *, overwrite: bool
 ) -> None:
-    if is_named(file, results):
+    if is_among(file, results):
         raise UsageError(
             f"{option} {file} would overwrite one of the results",
             remedy=f"give another {option}",

@@ -8,6 +8,7 @@ import itertools
 import os
 import sys
 import traceback
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,16 @@ def meant(path: Path, remedy: str) -> str:
     if not stems:
         return remedy
     return f"did you mean {' or '.join(by_stem[stem] for stem in stems)}?\n{remedy}"
+
+
+def is_among(file: Path, names: Iterable[str | Path]) -> bool:
+    """Whether the file exists, and one of these names leads to it."""
+    for name in names:
+        # One of them is not there, or can be no file's name.
+        with suppress(OSError, ValueError):
+            if file.samefile(name) and file.is_file():
+                return True
+    return False
 
 
 def is_about_files(text: str) -> bool:
